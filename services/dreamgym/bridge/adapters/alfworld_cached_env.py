@@ -50,9 +50,9 @@ class CachedPddlState(PddlState):  # type: ignore[misc]
 
     def __init__(self, downward_lib: Any, pddl_problem: str, logic: Any) -> None:
         # Deliberately not PddlState.__init__, which translates the problem twice; the fields are the same.
-        self._facts = defaultdict(set)
+        self._facts: defaultdict[Any, set[Any]] = defaultdict(set)
         self._vars_by_name: dict[str, Any] = {}
-        self._vars_by_type = defaultdict(set)
+        self._vars_by_type: defaultdict[Any, set[Any]] = defaultdict(set)
         self._var_counts: Counter[str] = Counter()
         self._logic = logic
         self.downward_lib = downward_lib
@@ -84,6 +84,8 @@ class CachedPddlEnv(PddlEnv):  # type: ignore[misc]
     """
 
     goal_text: str = ""
+    downward_lib: Any
+    _pddl_state: CachedPddlState
 
     def load(self, filename_or_data: Mapping[str, Any]) -> None:
         """Take a game as the mapping that a game file holds."""

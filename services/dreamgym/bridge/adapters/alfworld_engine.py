@@ -64,7 +64,9 @@ class AlfworldAdapter:
 
     def describe(self) -> AdapterInfo:
         """Name, domain and action format of ALFWorld."""
-        return AdapterInfo(name="alfworld", description=DESCRIPTION, max_steps=_MAX_STEPS, lists_admissible_actions=True)
+        return AdapterInfo(
+            name="alfworld", description=DESCRIPTION, max_steps=_MAX_STEPS, lists_admissible_actions=True
+        )
 
     @property
     def instruction(self) -> str:

@@ -163,7 +163,8 @@ class HouseholdSearcher:
         return f"open {place}" if place in self._closed else ""
 
     def _first_of(self, kind: str) -> str:
-        return min((name for name in self._order if _kind(name) == kind), key=lambda n: n != self._place)
+        there = [name for name in self._order if _kind(name) == kind]
+        return self._place if self._place in there else there[0]
 
 
 def _kind(name: str) -> str:
