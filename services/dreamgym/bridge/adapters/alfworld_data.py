@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from dreamgym.bridge.adapters.protocol import AdapterUnavailableError
+from dreamgym.core.errors import AdapterMissingError
 
 DATA_VARIABLE = "ALFWORLD_DATA"
 
@@ -23,16 +23,16 @@ DATA_VARIABLE = "ALFWORLD_DATA"
 def import_alfworld(module: str) -> ModuleType:
     """Import a module of the alfworld package (or of TextWorld beneath it) without touching the home directory.
 
-    Raises `AdapterUnavailableError` naming the extra to install.
+    Raises `AdapterMissingError` naming the extra to install.
     """
     if DATA_VARIABLE not in os.environ:
         os.environ[DATA_VARIABLE] = str(Path(tempfile.gettempdir()) / "dreamgym-alfworld")
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise AdapterUnavailableError(
-            f"The module {module} cannot be imported ({error})",
-            remedy="Install the package with `pip install dreamgym[alfworld]`",
+        raise AdapterMissingError(
+            f"The module {module} cannot be imported ({error}).",
+            remedy="Install the package with `pip install dreamgym[alfworld]`.",
         ) from error
 
 
@@ -101,9 +101,9 @@ def floor_plan(name: str) -> FloorPlan:
     folder = _package_folder() / "gen" / "layouts"
     openable = folder / f"{name}-openable.json"
     if not openable.is_file():
-        raise AdapterUnavailableError(
-            f"The installed alfworld package has no layout {name}",
-            remedy="Use a floor plan that the package ships, or install alfworld==0.4.2",
+        raise AdapterMissingError(
+            f"The installed alfworld package has no layout {name}.",
+            remedy="Use a floor plan that the package ships, or install alfworld==0.4.2.",
         )
     viewpoints = json.loads(openable.read_text())
     object_types = json.loads((folder / f"{name}-objects.json").read_text())

@@ -13,13 +13,8 @@ from typing import Any
 from dreamgym.bridge.adapters.alfworld_data import DATA_VARIABLE, import_alfworld
 from dreamgym.bridge.adapters.household_games import GameSpec, generate_game
 from dreamgym.bridge.adapters.household_pddl import game_data
-from dreamgym.bridge.adapters.protocol import (
-    AdapterError,
-    AdapterInfo,
-    AdapterState,
-    EpisodeStateError,
-    TaskSpecError,
-)
+from dreamgym.bridge.adapters.protocol import AdapterInfo, AdapterState, EpisodeStateError, TaskSpecError
+from dreamgym.core.errors import AdapterError
 
 DESCRIPTION = """\
 A household in text (ALFWorld). You walk through a room, open and close receptacles, carry one thing at a time, and \
@@ -85,8 +80,8 @@ class AlfworldAdapter:
                 self._wrapped.load(data)
             except Exception as error:  # the engine raises whatever its PDDL translator raises
                 raise TaskSpecError(
-                    f"ALFWorld's engine cannot load the game ({error!r})",
-                    remedy="Check that the specification or file comes from alfworld 0.4.2",
+                    f"ALFWorld's engine cannot load the game ({error!r}).",
+                    remedy="Check that the specification or file comes from alfworld 0.4.2.",
                 ) from error
             self._loaded = key
         self._instruction = instruction or self._engine.goal_text
@@ -100,7 +95,7 @@ class AlfworldAdapter:
         """Perform one action; one that the engine refuses leaves everything as it was."""
         if not self._running:
             raise EpisodeStateError(
-                "No ALFWorld episode is running", remedy="Call reset first; after done, a new reset is needed"
+                "No ALFWorld episode is running.", remedy="Call reset first; after done, a new reset is needed."
             )
         command = normalise_action(action)
         state, _, done = self._wrapped.step(command)
@@ -168,18 +163,18 @@ def _game_file(name: str) -> Path:
     root = os.environ.get(DATA_VARIABLE)
     if not root:
         raise TaskSpecError(
-            f"The game file {name} cannot be found because {DATA_VARIABLE} is not set",
-            remedy=f"Set {DATA_VARIABLE} to the folder that holds ALFWorld's games",
+            f"The game file {name} cannot be found because {DATA_VARIABLE} is not set.",
+            remedy=f"Set {DATA_VARIABLE} to the folder that holds ALFWorld's games.",
         )
     path = (Path(root) / name).resolve()
     if not path.is_relative_to(Path(root).resolve()):
-        raise TaskSpecError(f"The game file {name} lies outside {root}", remedy="Name a path below ALFWORLD_DATA")
+        raise TaskSpecError(f"The game file {name} lies outside {root}.", remedy="Name a path below ALFWORLD_DATA.")
     if path.is_dir():
         path = path / "game.tw-pddl"
     if not path.is_file():
         raise TaskSpecError(
-            f"There is no game file {name} below {root}",
-            remedy="Download ALFWorld's games there with `alfworld-download`, or pass a generated game",
+            f"There is no game file {name} below {root}.",
+            remedy="Download ALFWorld's games there with `alfworld-download`, or pass a generated game.",
         )
     return path
 
@@ -190,11 +185,11 @@ def _read_game_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         beside = path.with_name("traj_data.json")
         trajectory = json.loads(beside.read_text()) if beside.is_file() else {}
     except (OSError, ValueError) as error:
-        raise TaskSpecError(f"The game file {path.name} cannot be read ({error})", remedy="Fetch it again") from error
+        raise TaskSpecError(f"The game file {path.name} cannot be read ({error}).", remedy="Fetch it again.") from error
     missing = {"pddl_domain", "grammar", "pddl_problem"} - data.keys()
     if missing:
         raise TaskSpecError(
-            f"The game file {path.name} lacks {', '.join(sorted(missing))}", remedy="Build it with alfworld-generate"
+            f"The game file {path.name} lacks {', '.join(sorted(missing))}.", remedy="Build it with alfworld-generate."
         )
     parameters = {name: str(value) for name, value in trajectory.get("pddl_params", {}).items()}
     return data, {**parameters, "task_type": str(trajectory.get("task_type", ""))} if trajectory else {}
@@ -203,8 +198,8 @@ def _read_game_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 def _new_expert(parameters: dict[str, str], feedback: str, seed: int) -> Any:
     if not parameters:
         raise TaskSpecError(
-            "The hand-coded expert needs the task's parameters, and there is no traj_data.json beside the game file",
-            remedy="Put it there, or ask without the expert",
+            "The hand-coded expert needs the task's parameters, and there is no traj_data.json beside the game file.",
+            remedy="Put it there, or ask without the expert.",
         )
     module = import_alfworld("alfworld.agents.expert.handcoded_expert_tw")
     random.seed(seed)  # the expert draws from the module-level generator when it is stuck
@@ -224,6 +219,6 @@ def _ask_expert(expert: Any, state: Any, last_action: str) -> str:
         wanted = str(expert.act(state, 0, state["won"], last_action))
     except NameError as error:  # its two own exceptions, timeout and failure, derive from NameError
         raise AdapterError(
-            f"The hand-coded expert gave up ({error!r})", remedy="Use the searcher, or play on without the expert"
+            f"The hand-coded expert gave up ({error!r}).", remedy="Use the searcher, or play on without the expert."
         ) from error
     return wanted if wanted in state["admissible_commands"] else "look"

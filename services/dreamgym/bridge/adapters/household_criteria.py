@@ -2,8 +2,9 @@ r"""The success of a household game as a program over what can be read in the tr
 
 A criterion is JSON: `{"all": [...]}`, `{"any": [...]}`, `{"not": node}` and
 `{"regex": {"over": "transcript", "pattern": "..."}}`. The transcript is the text of all turns from the first action to
-now, each `> action\nobservation\n`. Patterns are for the `regex` module (multi-line mode is set inside) and are meant
-for `search`. They start at the beginning of a line, so that the text of an action, which follows `> `, never counts.
+now, each `> action\nobservation\n`. Patterns are for `search` of the `regex` module, whether or not a dot matches the end
+of a line and case counts; multi-line mode is set inside. They start at the beginning of a line, so that the text of an
+action, which follows `> `, never counts.
 
 The same criterion judges imagined worlds, so it names classes only, never the places that one game's room has:
 identity (the mug that was cleaned is the mug that was placed) is kept by back-references. It states what is true at the
@@ -18,7 +19,7 @@ from dreamgym.bridge.adapters.household_games import GameSpec
 
 Criterion = dict[str, Any]
 
-_LINE = r".*\n"
+_LINE = r"[^\n]*\n"
 # ALFWorld 0.3 and older texts say `put ... in/on`.
 _MOVE = r"You (?:move|put) the"
 _TO = r"(?:to|in/on) the"
@@ -88,11 +89,11 @@ def _two_placed(thing: str, receptacle: str) -> str:
 def _one_seen_one_placed(thing: str, receptacle: str) -> str:
     """One lay there already, which a listing of that receptacle told."""
     listing = (
-        rf"^(?:(?:You arrive at .*?\. )?On the (?P<r>{receptacle} \d+), you see"
-        rf"|(?:You arrive at .*?\. |You open the .*?\. )?The (?P<r>{receptacle} \d+) is open\. In it, you see)"
+        rf"^(?:(?:You arrive at [a-z]+ \d+\. )?On the (?P<r>{receptacle} \d+), you see"
+        rf"|(?:You (?:arrive at|open the) [a-z]+ \d+\. )?The (?P<r>{receptacle} \d+) is open\. In it, you see)"
     )
     return (
-        rf"{listing}(?: .*)? a (?P<a>{thing} \d+)(?!\d){_LINE}"
+        rf"{listing}(?: [^\n]*)? a (?P<a>{thing} \d+)(?!\d){_LINE}"
         rf"(?:(?!You pick up the (?P=a) from){_LINE})*?" + _second_placed("a", thing)
     )
 

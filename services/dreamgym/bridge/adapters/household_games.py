@@ -91,12 +91,12 @@ class GameSpec:
             objects = tuple((str(identifier), int(index)) for identifier, index in value["objects"])
         except (KeyError, TypeError, ValueError) as error:
             raise TaskSpecError(
-                f"The game specification is incomplete ({error!r})", remedy="Pass what GameSpec.to_json() returned"
+                f"The game specification is incomplete ({error!r}).", remedy="Pass what GameSpec.to_json() returned."
             ) from error
         if texts["task_type"] not in TASK_ROOMS or any(not 0 <= index < len(receptacles) for _, index in objects):
             raise TaskSpecError(
-                f"The game specification {texts['game_id']} names an unknown task type or receptacle",
-                remedy="Pass what GameSpec.to_json() returned",
+                f"The game specification {texts['game_id']} names an unknown task type or receptacle.",
+                remedy="Pass what GameSpec.to_json() returned.",
             )
         return cls(**texts, receptacles=receptacles, objects=objects)
 
@@ -124,8 +124,8 @@ def generate_game(
     """
     if split not in SPLIT_PLANS or rooms not in get_args(Rooms) or (task_type and task_type not in TASK_ROOMS):
         raise TaskSpecError(
-            f"There is no game with task_type={task_type!r}, rooms={rooms!r}, split={split!r}",
-            remedy=f"Use a task type of {', '.join(TASK_TYPES)}; rooms small, medium, full; split train, valid, test",
+            f"There is no game with task_type={task_type!r}, rooms={rooms!r}, split={split!r}.",
+            remedy=f"Use a task type of {', '.join(TASK_TYPES)}; rooms small, medium, full; split train, valid, test.",
         )
     rng = random.Random(f"household:{split}:{rooms}:{task_type}:{seed}")
     kind = task_type or rng.choice(TASK_TYPES)
@@ -134,7 +134,7 @@ def generate_game(
         if spec is not None:
             return spec
     raise TaskSpecError(
-        f"No {kind} game could be drawn for split {split}, seed {seed}", remedy="Use another seed"
+        f"No {kind} game could be drawn for split {split}, seed {seed}.", remedy="Use another seed."
     )  # pragma: no cover - every split has rooms for every type
 
 

@@ -6,28 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-
-class AdapterError(Exception):
-    """A real environment could not do what was asked.
-
-    `message` says what happened and to which thing, `remedy` what the caller can do about it.
-    """
-
-    def __init__(self, message: str, *, remedy: str) -> None:
-        super().__init__(f"{message}. {remedy}")
-        self.message = message
-        self.remedy = remedy
+from dreamgym.core.errors import ConflictError, InvalidInputError
 
 
-class AdapterUnavailableError(AdapterError):
-    """The adapter does not exist, or a package or data folder that it needs is missing."""
-
-
-class TaskSpecError(AdapterError):
+class TaskSpecError(InvalidInputError):
     """The task specification does not describe a task of this environment."""
 
 
-class EpisodeStateError(AdapterError):
+class EpisodeStateError(ConflictError):
     """A step was asked for while no episode is running."""
 
 
@@ -73,14 +59,18 @@ class AdapterState:
 class EnvironmentAdapter(Protocol):
     """One real environment, one episode at a time.
 
-    Not safe for concurrent use. Every method may raise `AdapterError`; a failure never appears as a reward of 0.
+    Not safe for concurrent use. Every method may raise `AdapterError` (the environment itself failed) or
+    `AdapterMissingError` (its package is not there), both of `core.errors`; a failure never appears as a reward of 0.
     """
 
     def describe(self) -> AdapterInfo:
         """Tell name, domain, action format and defaults; needs no engine and no episode."""
 
     def reset(self, task_spec: Mapping[str, Any], seed: int) -> AdapterState:
-        """Start the task. The same specification and seed give the same episode for the same actions."""
+        """Start the task. The same specification and seed give the same episode for the same actions.
+
+        Raises `TaskSpecError` for a task that this environment does not have.
+        """
 
     def step(self, action: str) -> AdapterState:
         """Perform one action of the running episode. Raises `EpisodeStateError` if none is running."""

@@ -7,7 +7,8 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dreamgym.bridge.adapters.protocol import AdapterUnavailableError, EnvironmentAdapter
+from dreamgym.bridge.adapters.protocol import EnvironmentAdapter
+from dreamgym.core.errors import AdapterMissingError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,18 @@ def adapter_names() -> tuple[str, ...]:
 def adapter_factory(name: str) -> Callable[[], EnvironmentAdapter]:
     """The factory of an adapter, with its packages found but not yet imported.
 
-    Raises `AdapterUnavailableError` for an unknown name, or naming the extra to install for a missing package.
+    Raises `AdapterMissingError` for an unknown name, or naming the extra to install for a missing package.
     """
     entry = _ADAPTERS.get(name)
     if entry is None:
-        raise AdapterUnavailableError(
-            f"There is no adapter named {name!r}", remedy=f"Use one of: {', '.join(adapter_names())}"
+        raise AdapterMissingError(
+            f"There is no adapter named {name!r}.", remedy=f"Use one of: {', '.join(adapter_names())}."
         )
     missing = [package for package in entry.packages if importlib.util.find_spec(package) is None]
     if missing:
-        raise AdapterUnavailableError(
-            f"The adapter {name} needs the package {', '.join(missing)}, which is not installed",
-            remedy=f"Install it with `pip install dreamgym[{entry.extra}]`",
+        raise AdapterMissingError(
+            f"The adapter {name} needs the package {', '.join(missing)}, which is not installed.",
+            remedy=f"Install it with `pip install dreamgym[{entry.extra}]`.",
         )
     factory: Callable[[], EnvironmentAdapter] = getattr(importlib.import_module(entry.module), entry.factory)
     return factory
