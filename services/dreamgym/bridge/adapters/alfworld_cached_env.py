@@ -12,6 +12,7 @@ Import through `alfworld_engine`, which makes sure that the package is there.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -31,7 +32,11 @@ _logics: dict[tuple[str, str], Any] = {}
 def _translate(domain: str, problem: str) -> tuple[Any, str]:
     key = (domain, problem)
     if key not in _translations:
-        _translations[key] = fast_downward.pddl2sas(domain, problem, verbose=False)
+        arguments = sys.argv  # the translator overwrites them for its own option parser
+        try:
+            _translations[key] = fast_downward.pddl2sas(domain, problem, verbose=False)
+        finally:
+            sys.argv = arguments
         while len(_translations) > _KEPT_TRANSLATIONS:
             _translations.popitem(last=False)
     _translations.move_to_end(key)
