@@ -264,5 +264,6 @@ def test_game_files_replay_their_transcripts_and_meet_their_criteria(
             state = adapter.step(before["action"])
             turns.append((before["action"], state.state))
             assert state.state == after["obs"]
+            assert list(state.admissible_actions) == after["admissible"]
             assert is_met(criterion, Evidence(turns)) == state.success == after["won"]
         assert state.success
