@@ -56,7 +56,7 @@ class EmbeddedPlatform:
         """
         self.supervisor = Supervisor(state_dir, on_change)
         self.state_dir = self.supervisor.state_dir
-        self.postgres = EmbeddedPostgres(self.state_dir)
+        self.postgres = EmbeddedPostgres(self.state_dir, quick=quick)
         self.valkey = EmbeddedValkey(self.state_dir)
         self._quick = quick
         self._port = port

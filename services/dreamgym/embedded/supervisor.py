@@ -28,6 +28,7 @@ from dreamgym.embedded.service_user import make_state_dir
 
 T = TypeVar("T")
 _TICK_S = 0.1
+_CALM_TICK_S = 0.25
 _LOG_CHECK_S = 30.0
 
 
@@ -47,6 +48,7 @@ class Supervisor:
         self._thread: threading.Thread | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._ending = False
+        self._calm = False
         self._fault: Exception | None = None
         self._changed = threading.Condition()
         self._next_log_check = 0.0
@@ -152,7 +154,7 @@ class Supervisor:
     def _supervise(self) -> None:
         while not self._ending:
             try:
-                request, answer = self._requests.get(timeout=_TICK_S)
+                request, answer = self._requests.get(timeout=_CALM_TICK_S if self._calm else _TICK_S)
             except queue.Empty:
                 self._tick_or_report()
                 continue
@@ -174,6 +176,7 @@ class Supervisor:
         healthy = {name for name, service in self._services.items() if service.state is ServiceState.HEALTHY}
         for service in list(self._services.values()):
             service.advance(now, healthy)
+        self._calm = len(healthy) == len(self._services)
         if self._guard is not None and self._guard.poll() is not None:
             self._start_guard()
         if now >= self._next_log_check:
@@ -182,6 +185,7 @@ class Supervisor:
                 log_files.bound(self._log_path(name))
 
     def _add(self, specs: Sequence[ServiceSpec]) -> None:
+        self._calm = False
         for spec in specs:
             environment = {
                 **base_environment(),
