@@ -1,0 +1,1 @@
+"""The services' common wire: generated stubs' converters, channels, servers, settings, logs."""
