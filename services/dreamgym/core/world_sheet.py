@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 NOTHING = "nothing"
 _ENTITY = re.compile(r"\b([a-z][a-z_-]*(?: [a-z_-]+)?? \d+)\b", re.IGNORECASE)
 _STOP_WORDS = frozenset(
-    "a an the and or to from with at in on of is are was using about into onto inside under over near by for this that".split()
+    {"a", "an", "the", "and", "or", "to", "from", "with", "at", "in", "on", "of", "is", "are", "was", "using", "about"}
+    | {"into", "onto", "inside", "under", "over", "near", "by", "for", "this", "that"}
 )
 # "You see nothing" says that a place is empty only if the sentence is about what the place holds.
 _EMPTY = re.compile(r"see nothing|is empty|(?:contains|holds|has) nothing|nothing (?:is )?(?:here|in it|on it|inside)")
