@@ -192,7 +192,7 @@ class ExperienceModel(exp_grpc.ExperienceModelServicer):
             if model.card.engine == "vllm":
                 result = await write_tasks(model, seeds, settings)
             else:
-                result = generate_tasks(model.worlds, seeds, settings)
+                result = await asyncio.to_thread(generate_tasks, model.worlds, seeds, settings)
         return exp_pb.GenerateTasksResponse(
             tasks=[task_to_proto(task) for task in result.tasks],
             rejected=[exp_pb.RejectedTask(instruction=r.instruction, reason=r.reason) for r in result.rejected],

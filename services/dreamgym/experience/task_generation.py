@@ -140,13 +140,16 @@ class Gate:
                 return f"criterion not valid: {error.message}"
         elif candidate.seed.criterion is not None:
             return "no success criterion, although its seed has one"
-        return self._ungrounded(candidate)
+        return self.ungrounded(candidate)
 
-    def _ungrounded(self, candidate: Candidate) -> str:
+    def ungrounded(self, candidate: Candidate) -> str:
+        """What the candidate's world lacks; empty if the task is possible there and not yet fulfilled."""
         world, book = candidate.world, self._book
         places = {class_of(place) for place in entities(world.initial_state)}
         named_places = named_classes(candidate.instruction, book.place_classes)
-        missing = [cls for cls in named_places if cls not in places]
+        criterion = " ".join(_texts(candidate.criterion))
+        tools = named_classes(criterion, book.place_classes) if candidate.criterion else []
+        missing = [cls for cls in (*named_places, *tools) if cls not in places]
         if missing:
             return f"the world {world.task_id} has no {missing[0]}"
         needs = required_things(candidate.instruction, book.thing_classes - book.place_classes)
@@ -242,14 +245,16 @@ def _propose(book: WorldBook, seed: Task, rng: random.Random) -> Iterator[Candid
         changes = {old: new for old, new in zip(template.fillers, fillers, strict=True) if old != new}
         criterion, fault = rewritten_criterion(seed, changes)
         instruction = template.filled(fillers)
-        yield Candidate(seed, instruction, criterion, _best_world(book, instruction, rng) or recorded, fault)
+        world = _holding_world(book, seed, instruction, criterion, rng) or recorded
+        yield Candidate(seed, instruction, criterion, world, fault)
 
 
-def _best_world(book: WorldBook, instruction: str, rng: random.Random) -> World | None:
-    """A recorded world, drawn among those that pass the gate's grounding; else any that has the places."""
+def _holding_world(
+    book: WorldBook, seed: Task, instruction: str, criterion: Mapping[str, Any] | None, rng: random.Random
+) -> World | None:
+    """One of the recorded worlds in which the task is possible and not yet fulfilled."""
     gate = Gate(book, (), ())
-    probe = Task("probe", instruction)
-    holding = [world for world in book.worlds if not gate.fault(Candidate(probe, instruction, None, world))]
+    holding = [world for world in book.worlds if not gate.ungrounded(Candidate(seed, instruction, criterion, world))]
     return rng.choice(holding) if holding else None
 
 

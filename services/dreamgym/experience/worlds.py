@@ -86,7 +86,14 @@ class WorldBook:
         fixed = bool(settled.get("fixed")) or bool(recorded and recorded.fixed)
         rng = random.Random(f"{task.id}|{initial_state}|{seed}")
         if seed != 0 and not fixed:
-            sheet = shuffled(sheet, rng, keep=keep, fits=self._fits)
+            named = set(named_classes(task.instruction, self.place_classes))
+            required = self.required(task.instruction)
+
+            def may_move(thing: str, place: str) -> bool:
+                at_target = class_of(thing) in required and class_of(place) in named
+                return self._fits(thing, place) and not at_target
+
+            sheet = shuffled(sheet, rng, keep=keep, fits=may_move)
         if sheet or self.worlds:
             sheet = self._filled(sheet, places, rng)
             sheet = self._with_required(sheet, task.instruction, rng)
