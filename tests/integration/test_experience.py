@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import orjson
 import pytest
+
 from dreamgym.experience.engines import EnginePool
 from dreamgym.experience.retrieval import ReplayRetriever
 from dreamgym.experience.server import serve
@@ -31,7 +32,9 @@ ROOM = "You are in a room. You see a desk 1, and a shelf 1."
 WORLD = {"task_id": "mug", "instruction": "put a mug on desk", "initial_state": ROOM}
 OTHER = {"task_id": "pen", "instruction": "put a pen on shelf", "initial_state": ROOM}
 CRITERION = {"regex": {"over": "transcript", "pattern": r"(?m)^You move the mug \d+ to the desk \d+\."}}
-TASK = env_pb.Task(id="mug", instruction="put a mug on desk", initial_state=ROOM, criterion=orjson.dumps(CRITERION))
+TASK = env_pb.Task(
+    id="mug", instruction="put a mug on desk", initial_state=ROOM, criterion=orjson.dumps(CRITERION).decode()
+)
 
 
 def script(prompt: str, seed: int) -> str:
@@ -115,16 +118,22 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
     with store.writing("models/experience-1") as folder:
         card = {"engine": "scripted", "retrieved_per_step": 1, "refusals": ["Nothing happens."], "parameters": 9}
         (folder / "dreamgym.json").write_bytes(orjson.dumps(card))
-        lines = [{**WORLD, "sheet": "desk 1: nothing; shelf 1: mug 1, pen 1"}, {**OTHER, "sheet": "desk 1: pen 1; shelf 1: cup 1"}]
+        lines = [
+            {**WORLD, "sheet": "desk 1: nothing; shelf 1: mug 1, pen 1"},
+            {**OTHER, "sheet": "desk 1: pen 1; shelf 1: cup 1"},
+        ]
         (folder / "worlds.jsonl").write_bytes(b"\n".join(orjson.dumps(line) for line in lines))
     engines: dict[str, WatchedEngine] = {}
 
     def build(path: Path, card: Any, version: str) -> WatchedEngine:
         return engines.setdefault(version, WatchedEngine(version))
 
-    replay = CountingReplay()
+    replay = CountingReplay()  # type: ignore[abstract]
     replay_server, replay_port = await start_server(
-        "127.0.0.1:0", settings, [lambda s: replay_pb2_grpc.add_ReplayServicer_to_server(replay, s)], ["dreamgym.v1.Replay"]
+        "127.0.0.1:0",
+        settings,
+        [lambda s: replay_pb2_grpc.add_ReplayServicer_to_server(replay, s)],
+        ["dreamgym.v1.Replay"],
     )
     replay_channel = open_channel(f"127.0.0.1:{replay_port}", settings)
     retriever = ReplayRetriever(replay_channel, window_s=settings.retrieval_window_s, deadline_s=5)
@@ -134,9 +143,9 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
     yield Service(
         env_grpc.EnvironmentStub(channel), exp_grpc.ExperienceModelStub(channel), replay, replay_server, engines
     )
-    await channel.close()
+    await channel.close(None)
     await server.stop(None)
-    await replay_channel.close()
+    await replay_channel.close(None)
     await replay_server.stop(None)
 
 
@@ -211,8 +220,8 @@ async def test_cancelling_a_stream_in_the_middle_of_a_step_frees_its_session_and
 
 
 async def test_an_episode_beyond_the_capacity_is_refused(service: Service) -> None:
-    calls = [service.environment.Play() for _ in range(41)]
-    answers = []
+    calls: list[Any] = [service.environment.Play(None) for _ in range(41)]
+    answers: list[Any] = []
     for number, call in enumerate(calls):
         await call.write(env_pb.PlayRequest(reset=reset(episode_id=f"e{number}")))
         answers.append(await call.read())
@@ -258,12 +267,20 @@ async def test_recorded_episodes_are_annotated_with_what_any_of_them_reveals(ser
             )
             state = after
         return replay_pb2.StoredEpisode(
-            episode_id=name, task_id="mug", instruction="put a mug on desk", source=replay_pb2.SOURCE_SEED, transitions=transitions
+            episode_id=name,
+            task_id="mug",
+            instruction="put a mug on desk",
+            source=replay_pb2.SOURCE_SEED,
+            transitions=transitions,
         )
 
     episodes = [
         stored("a", ("go to desk 1", "You arrive at desk 1. On the desk 1, you see a pen 1.", True)),
-        stored("b", ("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a mug 1.", True), ("go to sun 1", "No.", False)),
+        stored(
+            "b",
+            ("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a mug 1.", True),
+            ("go to sun 1", "No.", False),
+        ),
     ]
 
     async def requests() -> AsyncIterator[exp_pb.AnnotateRequest]:

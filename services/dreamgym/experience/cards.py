@@ -37,6 +37,8 @@ class ModelCard(BaseModel):
     refusals: tuple[str, ...] = ()
     """States with which the environment refuses an action, collected from refused seed steps."""
     retrieval_sources: tuple[str, ...] = ("seed", "real")
+    retrieval_splits: tuple[str, ...] = ("train",)
+    """Splits that may ground a step; test trajectories never do."""
     description: str = ""
     action_format: str = ""
 

@@ -17,7 +17,7 @@ from dreamgym.core.errors import ConflictError, InvalidInputError
 from dreamgym.core.policy_prompt import one_line
 from dreamgym.core.world_sheet import render
 from dreamgym.experience.engines import LoadedModel
-from dreamgym.experience.retrieval import RetrievalScope, Retriever
+from dreamgym.experience.retrieval import RetrievalScope, Retriever, demonstrations
 from dreamgym.experience.transition import MainChain, Predicted, predict
 
 _numbers = itertools.count()
@@ -74,6 +74,7 @@ class DreamEpisode:
             k=card.retrieved_per_step if wanted < 0 else wanted,
             sources=tuple(Source(source) for source in card.retrieval_sources),
             cursor=request.replay_cursor,
+            splits=card.retrieval_splits,
         )
         world = model.worlds.world_for(request.task, request.seed, card.world_keep)
         self._initial_state = request.initial_state.strip() or world.initial_state
@@ -117,7 +118,7 @@ class DreamEpisode:
             self._session,
             self._chain,
             action,
-            [hit.demonstration for hit in hits],
+            demonstrations(hits),
             seed=self._request.seed * 1009 + len(self._turns) * 2,
         )
         state = predicted.outcome.next_state

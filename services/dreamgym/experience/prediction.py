@@ -12,7 +12,7 @@ from dreamgym.core.errors import InvalidInputError
 from dreamgym.core.policy_prompt import one_line
 from dreamgym.experience.engines import LoadedModel
 from dreamgym.experience.episode import Step, turns_of_history
-from dreamgym.experience.retrieval import RetrievalScope, Retriever
+from dreamgym.experience.retrieval import RetrievalScope, Retriever, demonstrations
 from dreamgym.experience.transition import MainChain, predict
 
 _numbers = itertools.count()
@@ -22,7 +22,8 @@ _numbers = itertools.count()
 class PredictionRequest:
     """A recorded past as (state, action); the last pair is the one to predict.
 
-    `exclude_episode_id` keeps the recorded episode out of its own retrieval.
+    `exclude_episode_id` keeps the recorded episode, and with it all episodes of its task, out of its own retrieval: they
+    would show the world that is to be predicted.
     """
 
     environment_id: str
@@ -49,6 +50,7 @@ async def predict_transition(model: LoadedModel, retriever: Retriever, request: 
         environment_id=request.environment_id,
         k=card.retrieved_per_step if wanted < 0 else wanted,
         sources=tuple(Source(source) for source in card.retrieval_sources),
+        splits=card.retrieval_splits,
     )
     *past, (state, action) = request.history
     action = one_line(action)
@@ -60,8 +62,11 @@ async def predict_transition(model: LoadedModel, retriever: Retriever, request: 
         chain.append(turn_text(before, after))
     session = f"predict#{next(_numbers)}"
     try:
-        hits = await retriever.similar(scope, state, action, request.exclude_episode_id)
-        predicted = await predict(model, session, chain, action, [hit.demonstration for hit in hits], seed=0)
+        excluded_task = request.task.id if request.exclude_episode_id else ""
+        hits = await retriever.similar(
+            scope, state, action, exclude_episode_id=request.exclude_episode_id, exclude_task_id=excluded_task
+        )
+        predicted = await predict(model, session, chain, action, demonstrations(hits), seed=0)
     finally:
         await model.engine.release(session)
     outcome = predicted.outcome

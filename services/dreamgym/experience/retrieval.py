@@ -27,6 +27,7 @@ class RetrievalScope:
     k: int
     sources: tuple[Source, ...] = (Source.SEED, Source.REAL)
     cursor: int = 0
+    splits: tuple[str, ...] = ("train",)
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Retriever(Protocol):
     """Finds what similar actions led to."""
 
     async def similar(
-        self, scope: RetrievalScope, state: str, action: str, exclude_episode_id: str = ""
+        self, scope: RetrievalScope, state: str, action: str, *, exclude_episode_id: str = "", exclude_task_id: str = ""
     ) -> Sequence[Hit]:
         """The k most similar transitions, the most similar first. Raises UnavailableError or DeadlineError."""
         ...
@@ -63,10 +64,14 @@ class ReplayRetriever:
         self._waiting: dict[RetrievalScope, list[_Waiting]] = defaultdict(list)
         self._senders: set[asyncio.Task[None]] = set()
 
-    async def similar(self, scope: RetrievalScope, state: str, action: str, exclude_episode_id: str = "") -> list[Hit]:
+    async def similar(
+        self, scope: RetrievalScope, state: str, action: str, *, exclude_episode_id: str = "", exclude_task_id: str = ""
+    ) -> list[Hit]:
         if scope.k <= 0:
             return []
-        query = replay_pb2.SearchQuery(state=state, action=action, exclude_episode_id=exclude_episode_id)
+        query = replay_pb2.SearchQuery(
+            state=state, action=action, exclude_episode_id=exclude_episode_id, exclude_task_id=exclude_task_id
+        )
         waiting = _Waiting(query, asyncio.get_running_loop().create_future())
         queue = self._waiting[scope]
         queue.append(waiting)
@@ -89,6 +94,7 @@ class ReplayRetriever:
             top_k=scope.k,
             sources=[source_to_proto(source) for source in scope.sources],
             cursor=scope.cursor,
+            splits=scope.splits,
             dream_share_cap=1.0 if Source.DREAM in scope.sources else 0.0,
         )
         try:
@@ -110,6 +116,11 @@ def _fail(batch: list[_Waiting], error: Exception) -> None:
     for waiting in batch:
         if not waiting.answer.done():
             waiting.answer.set_exception(error)
+
+
+def demonstrations(hits: Sequence[Hit]) -> list[Demonstration]:
+    """Hits as a prompt shows them: the most similar one last, next to the question, as in training."""
+    return [hit.demonstration for hit in reversed(hits)]
 
 
 def _hit(hit: replay_pb2.SearchHit) -> Hit:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+
 from dreamgym.core.episodes import Task
 from dreamgym.core.world_sheet import parse
 from dreamgym.experience.cards import ModelCard, World
@@ -34,7 +35,11 @@ def household(prompt: str, seed: int) -> str:
     if action.startswith("go to ") and (place := action.removeprefix("go to ")) in sheet:
         listed = ", ".join(f"a {thing}" for thing in sheet[place]) or "nothing"
         return f" valid; at {place}.\n= You arrive at {place}. On the {place}, you see {listed}.\n# continue\n"
-    if words[:1] == ["take"] and len(words) == 6 and f"{words[1]} {words[2]}" in sheet.get(f"{words[4]} {words[5]}", []):
+    if (
+        words[:1] == ["take"]
+        and len(words) == 6
+        and f"{words[1]} {words[2]}" in sheet.get(f"{words[4]} {words[5]}", [])
+    ):
         return f" valid.\n= You pick up the {words[1]} {words[2]} from the {words[4]} {words[5]}.\n# success\n"
     if words[:1] == ["move"] and len(words) == 6:
         return f" valid.\n= You move the {words[1]} {words[2]} to the {words[4]} {words[5]}.\n# continue\n"
@@ -49,7 +54,7 @@ class NoRetrieval:
         self.asked: list[tuple[RetrievalScope, str, str]] = []
 
     async def similar(
-        self, scope: RetrievalScope, state: str, action: str, exclude_episode_id: str = ""
+        self, scope: RetrievalScope, state: str, action: str, *, exclude_episode_id: str = "", exclude_task_id: str = ""
     ) -> Sequence[Hit]:
         self.asked.append((scope, state, action))
         await asyncio.sleep(0)

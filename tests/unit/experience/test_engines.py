@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from dreamgym.core.errors import CapacityError, InvalidInputError, ModelMissingError
 from dreamgym.experience.cards import ModelCard
 from dreamgym.experience.engines import EnginePool
@@ -62,7 +63,9 @@ async def test_a_faulty_card_or_world_names_the_fault(tmp_path: Path) -> None:
         (folder / "dreamgym.json").write_text('{"role": "policy", "engine": "scripted"}')
     with store.writing("models/torn") as folder:
         (folder / "dreamgym.json").write_text('{"engine": "scripted"}')
-        (folder / "worlds.jsonl").write_text('{"task_id": "a", "instruction": "x", "initial_state": "y"}\n{"sheet": 1}\n')
+        (folder / "worlds.jsonl").write_text(
+            '{"task_id": "a", "instruction": "x", "initial_state": "y"}\n{"sheet": 1}\n'
+        )
     pool = EnginePool(store, {"scripted": Factory()})
     with pytest.raises(ModelMissingError, match="policy model"):
         await use(pool, "policy")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from dreamgym.core.dream_prompt import Demonstration
 from dreamgym.core.episodes import Task, TerminationReason
 from dreamgym.core.errors import ConflictError, ContextOverflowError, InvalidInputError, ModelOutputError

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dreamgym.core.episodes import Task
 from dreamgym.core.world_sheet import class_of
 from dreamgym.experience.cards import World
 from dreamgym.experience.worlds import WorldBook, listing_order, named_classes, required_things
-from hypothesis import given
-from hypothesis import strategies as st
 
 ROOM = "You are in a room. You see a desk 1, a shelf 1, and a shelf 2."
 
