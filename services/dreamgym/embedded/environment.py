@@ -6,22 +6,13 @@ from pathlib import Path
 
 import dreamgym
 
-_PASSED_ON = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "TMPDIR",
-    "VIRTUAL_ENV",
-    "LD_LIBRARY_PATH",
-    "CUDA_VISIBLE_DEVICES",
-)
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+_PASSED_ON_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 def base_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The part of our environment that every service gets; no secret of the caller's shell travels along."""
-    kept = {name: source[name] for name in _PASSED_ON if name in source}
+    kept = {name: source[name] for name in (*_PASSED_ON, *_PASSED_ON_DEVICES) if name in source}
     return {**kept, "PYTHONPATH": _python_path(source), "PYTHONUNBUFFERED": "1"}
 
 

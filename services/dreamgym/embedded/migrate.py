@@ -54,9 +54,7 @@ def migrate(url: str, alembic_ini: Path, log_path: Path) -> None:
     log_path.write_text(result.stdout, encoding="utf-8")
     if result.returncode != 0:
         tail = "\n".join(result.stdout.strip().splitlines()[-15:])
-        remedy = (
-            "A revision that cannot be located means that newer code has used this state; run that, or a new --state."
-        )
+        remedy = "A revision that cannot be located was made by newer code: run that, or a new --state."
         raise MigrationError(f"The migrations of {alembic_ini} failed.\n--- alembic said ---\n{tail}\n---\n", remedy)
 
 

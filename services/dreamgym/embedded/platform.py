@@ -92,11 +92,12 @@ class EmbeddedPlatform:
 
     def stop(self) -> None:
         """Stop everything, dependents first. Nothing happens when it does not run."""
-        (self.state_dir / RECORD).unlink(missing_ok=True)
-        self.supervisor.close()
+        if self.supervisor.is_open:  # else the record may be that of the platform that has the state folder
+            (self.state_dir / RECORD).unlink(missing_ok=True)
+            self.supervisor.close()
 
     def wipe(self) -> None:
-        """Stop, and delete both databases' data, wherever it lies: outside the state folder if root could not share it."""
+        """Stop, and delete both databases' data, which lies elsewhere if their user cannot reach the state folder."""
         self.stop()
         self.postgres.wipe()
         self.valkey.wipe()

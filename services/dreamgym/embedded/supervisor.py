@@ -58,6 +58,11 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the state folder is ours."""
+        return self._thread is not None
+
     def open(self) -> None:
         """Take the state folder (StateLockedError if another has it), end what a killed run left, begin supervising."""
         self._lock.acquire()
