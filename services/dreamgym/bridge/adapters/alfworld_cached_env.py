@@ -12,6 +12,7 @@ Import through `alfworld_engine`, which makes sure that the package is there.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,6 +24,8 @@ from textworld.envs.pddl.pddl import PddlEnv
 from textworld.logic import Proposition, Type, Variable
 
 _GOAL_LINE = re.compile(r"Your task is to: (?P<goal>[^\"]*?)\.?\"")
+# The stock template asks for the names of all r at the place walked to, but r is bound by then: it is its own name.
+_PLAIN_TEMPLATES = {"go to [{r.name | receptacleatlocation(r:receptacle, lend:location)}]": "go to {r}"}
 _KEPT_TRANSLATIONS = 64
 _translations: OrderedDict[tuple[str, str], tuple[Any, str]] = OrderedDict()
 _logics: dict[tuple[str, str], Any] = {}
@@ -31,7 +34,11 @@ _logics: dict[tuple[str, str], Any] = {}
 def _translate(domain: str, problem: str) -> tuple[Any, str]:
     key = (domain, problem)
     if key not in _translations:
-        _translations[key] = fast_downward.pddl2sas(domain, problem, verbose=False)
+        arguments = sys.argv  # the translator overwrites them for its own option parser
+        try:
+            _translations[key] = fast_downward.pddl2sas(domain, problem, verbose=False)
+        finally:
+            sys.argv = arguments
         while len(_translations) > _KEPT_TRANSLATIONS:
             _translations.popitem(last=False)
     _translations.move_to_end(key)
@@ -143,13 +150,11 @@ class CachedPddlEnv(PddlEnv):  # type: ignore[misc]
             self.state["facts"] = [self._get_human_readable_fact(fact) for fact in facts]
         self.state["_last_action"] = self._last_action
         actions = list(self._pddl_state.all_applicable_actions())
-        names: dict[str, str] | None = None
         commands = []
         for action in actions:
             key = f"{action.name} {' '.join(variable.name for variable in action.mapping.values())}"
             if key not in self._commands:
-                names = names or {name: info.name for name, info in self._entity_infos.items()}
-                self._commands[key] = self._command(action, facts, names)
+                self._commands[key] = self._command(action, facts)
             commands.append(self._commands[key])
         self.state["_valid_actions"] = actions
         self.state["_valid_commands"] = commands
@@ -157,7 +162,11 @@ class CachedPddlEnv(PddlEnv):  # type: ignore[misc]
         if self.request_infos.moves:
             self.state["moves"] = self._moves
 
-    def _command(self, action: Any, facts: list[Any], names: dict[str, str]) -> str:
+    def _command(self, action: Any, facts: list[Any]) -> str:
+        names = {placeholder.name: self._entity_infos[v.name].name for placeholder, v in action.mapping.items()}
+        template = _PLAIN_TEMPLATES.get(action.command_template, action.command_template)
+        if not any(sign in template for sign in "[#|"):
+            return str(template.format(**names))
         context = {
             "state": self._pddl_state,
             "facts": facts,
@@ -165,5 +174,5 @@ class CachedPddlEnv(PddlEnv):  # type: ignore[misc]
             "mapping": action.mapping,
             "entity_infos": self._entity_infos,
         }
-        action.command_template = self._logic.grammar.derive(action.command_template, context)
-        return str(action.format_command(names))
+        action.command_template = self._logic.grammar.derive(template, context)
+        return str(action.format_command({name: info.name for name, info in self._entity_infos.items()}))

@@ -98,7 +98,13 @@ class AlfworldAdapter:
                 "No ALFWorld episode is running.", remedy="Call reset first; after done, a new reset is needed."
             )
         command = normalise_action(action)
-        state, _, done = self._wrapped.step(command)
+        try:
+            state, _, done = self._wrapped.step(command)
+        except Exception as error:  # whatever it is, it is not an outcome of the episode
+            self._running, self._loaded = False, None
+            raise AdapterError(
+                f"ALFWorld's engine failed at the action {command!r} ({error!r}).", remedy="Reset and play again."
+            ) from error
         self._last_action = command
         self._running = not done
         # An accepted action is the engine's own record, whatever text it answers with.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import json
 import multiprocessing
 import random
@@ -140,7 +141,7 @@ def _work(job: Job) -> Record:
 def _open(path: Path) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".gz":  # no time stamp inside: the same recording gives the same bytes
-        return cast("IO[str]", gzip.open(path, "wt", encoding="utf-8"))
+        return io.TextIOWrapper(gzip.GzipFile(path, "wb", mtime=0), encoding="utf-8")
     return path.open("w", encoding="utf-8")
 
 
