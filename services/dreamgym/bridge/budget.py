@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -77,27 +77,21 @@ def read_budget(session: Session, key: BudgetKey) -> BudgetState | None:
     return None if row is None else BudgetState(*row)
 
 
-def reserve_transition(session: Session, key: BudgetKey) -> int:
-    """Take one transition out of the budget and answer how many are used now.
+RESERVE_SQL = """\
+UPDATE bridge.budgets SET transitions_used = transitions_used + 1, updated_at = now()
+WHERE job_id = :job_id AND budget_id = :budget_id AND transitions_used < transition_limit
+RETURNING transitions_used"""
+"""Takes one transition out of a budget; no row if none is left.
 
-    The condition and the increment are one statement, so that the row's lock orders all that compete. Raises
-    BudgetExhaustedError if none is left.
-    """
-    used = session.execute(
-        update(Budget)
-        .where(
-            Budget.job_id == key.job_id,
-            Budget.budget_id == key.budget_id,
-            Budget.transitions_used < Budget.transition_limit,
-        )
-        .values(transitions_used=Budget.transitions_used + 1, updated_at=func.now())
-        .returning(Budget.transitions_used)
-    ).scalar_one_or_none()
-    if used is None:
-        state = read_budget(session, key)
-        spent = "was never opened" if state is None else f"of {state.limit} real transitions is spent"
-        raise BudgetExhaustedError(
-            f"The budget {key.budget_id!r} of job {key.job_id} {spent}; the action was not sent.",
-            remedy="Give the job a larger transition budget.",
-        )
-    return used
+Condition and increment are one statement, so that the row's lock orders all that compete for the last one. It is part
+of the statement that writes the audit row (`ledger`): both happen or neither does.
+"""
+
+
+def budget_exhausted(key: BudgetKey, state: BudgetState | None) -> BudgetExhaustedError:
+    """The error for a budget that `RESERVE_SQL` found nothing in."""
+    spent = "was never opened" if state is None else f"of {state.limit} real transitions is spent"
+    return BudgetExhaustedError(
+        f"The budget {key.budget_id!r} of job {key.job_id} {spent}; the action was not sent.",
+        remedy="Give the job a larger transition budget.",
+    )

@@ -1,4 +1,8 @@
-"""The bridge's database: blocking SQLAlchemy sessions run in threads of their own, with deadlines, errors typed."""
+"""The bridge's database: blocking SQLAlchemy sessions run in threads of their own, with deadlines, errors typed.
+
+Every statement commits by itself. What belongs together is one statement: that saves two round trips on the way of
+each real action, and leaves no half-done transaction behind a lost connection.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class Database:
-    """Runs one function as one transaction. A stale connection is noticed before use; nothing is retried after it."""
+    """Runs functions on a session. A stale connection is noticed before its use; nothing is retried after it."""
 
     def __init__(self, settings: BridgeSettings) -> None:
         timeout_s, connections = settings.bridge_database_timeout_s, settings.bridge_database_connections
@@ -29,6 +33,7 @@ class Database:
             max_overflow=0,
             pool_timeout=timeout_s,
             pool_pre_ping=True,
+            isolation_level="AUTOCOMMIT",
             connect_args={
                 "connect_timeout": timeout_s,
                 "tcp_user_timeout": timeout_s * 1000,
@@ -38,11 +43,11 @@ class Database:
         )
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="bridge-database")
 
-    async def transaction(self, work: Callable[[Session], Result]) -> Result:
-        """Run `work` in a thread and commit.
+    async def run(self, work: Callable[[Session], Result]) -> Result:
+        """Run `work` in a thread.
 
-        Raises UnavailableError when the database does not answer; whether a commit took effect is then unknown, so
-        that the caller must take the careful side.
+        Raises UnavailableError when the database does not answer; whether the last statement took effect is then
+        unknown, so that the caller must take the careful side.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, work)
 
@@ -52,7 +57,7 @@ class Database:
 
     def _run(self, work: Callable[[Session], Result]) -> Result:
         try:
-            with Session(self._engine, expire_on_commit=False) as session, session.begin():
+            with Session(self._engine) as session:
                 return work(session)
         except ProgrammingError as error:
             raise UnavailableError(

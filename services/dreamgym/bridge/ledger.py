@@ -7,17 +7,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import func, insert, update
+from sqlalchemy import func, insert, text, update
 from sqlalchemy.orm import Session
 
 from dreamgym.bridge.adapters.protocol import AdapterState
-from dreamgym.bridge.budget import BudgetKey, open_budget, reserve_transition
+from dreamgym.bridge.budget import RESERVE_SQL, BudgetKey, budget_exhausted, open_budget, read_budget
 from dreamgym.bridge.database import Database
 from dreamgym.bridge.guard import Decision, Verdict
 from dreamgym.bridge.tables import AuditRow, SessionRow
 from dreamgym.core.episodes import TerminationReason
 
 _EXCERPT_CHARACTERS = 500
+_ASKED = (
+    *("session_id", "job_id", "budget_id", "environment_id", "adapter", "episode_id", "step", "action"),
+    *("disposition", "reason", "policy_version", "state_excerpt", "state_sha256"),
+)
+_OUTCOME = ("next_state_excerpt", "next_state_sha256", "reward", "done", "success", "valid_action", "error")
+_NO_OUTCOME = dict.fromkeys(_OUTCOME)
+
+# The two statements on the way of every real action are written out; both go by primary or unique keys.
+_PAY_AND_RECORD = text(
+    f"WITH paid AS ({RESERVE_SQL}) INSERT INTO bridge.audit ({', '.join(_ASKED)}) "
+    f"SELECT {', '.join(f':{name}' for name in _ASKED)} FROM paid RETURNING id"
+)
+_FILL_IN = text(
+    "WITH alive AS (UPDATE bridge.sessions SET last_seen_at = now() WHERE id = :session_id) "
+    f"UPDATE bridge.audit SET answered_at = now(), {', '.join(f'{name} = :{name}' for name in _OUTCOME)} "
+    "WHERE session_id = :session_id AND step = :step"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +50,14 @@ class EpisodeIds:
 
 
 class Ledger:
-    """Writes budgets, sessions and audit, each call as one transaction. Every method may raise UnavailableError."""
+    """Writes budgets, sessions and audit, each call as one statement. Every method may raise UnavailableError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def check_budget(self, key: BudgetKey, limit: int) -> None:
         """Open the budget, or raise ConflictError if it was opened with another limit."""
-        await self._database.transaction(lambda session: open_budget(session, key, limit))
+        await self._database.run(lambda session: open_budget(session, key, limit))
 
     async def open_session(self, ids: EpisodeIds, worker_pid: int) -> int:
         """Record that an episode is about to start, and answer the id of its session."""
@@ -50,27 +67,27 @@ class Ledger:
             "worker_pid": worker_pid,
         }
         statement = insert(SessionRow).values(values).returning(SessionRow.id)
-        return await self._database.transaction(lambda session: session.execute(statement).scalar_one())
+        return await self._database.run(lambda session: session.execute(statement).scalar_one())
 
     async def reserve(self, session_id: int, ids: EpisodeIds, step: int, action: str, state: str) -> None:
-        """Pay for an action and record it, in one transaction: after this, and only then, it may be sent.
+        """Pay for an action and record it, in one statement: after this, and only then, it may be sent.
 
         Raises BudgetExhaustedError; nothing is recorded then.
         """
         values = _asked(session_id, ids, step, action, state, Decision(Verdict.SENT))
 
         def work(session: Session) -> None:
-            reserve_transition(session, ids.budget)
-            session.execute(insert(AuditRow).values(values))
+            if session.execute(_PAY_AND_RECORD, values).first() is None:
+                raise budget_exhausted(ids.budget, read_budget(session, ids.budget))
 
-        await self._database.transaction(work)
+        await self._database.run(work)
 
     async def withhold(
         self, session_id: int, ids: EpisodeIds, step: int, action: str, state: str, decision: Decision
     ) -> None:
         """Record an action that the guard held back. It costs nothing."""
         values = {**_asked(session_id, ids, step, action, state, decision), "answered_at": func.now()}
-        await self._database.transaction(lambda session: session.execute(insert(AuditRow).values(values)))
+        await self._database.run(lambda session: session.execute(insert(AuditRow).values(values)))
 
     async def answer(self, session_id: int, step: int, state: AdapterState) -> None:
         """Fill in what an action led to."""
@@ -96,12 +113,12 @@ class Ledger:
             .where(SessionRow.id == session_id)
             .values(ended_at=func.now(), last_seen_at=func.now(), termination=termination.value)
         )
-        await self._database.transaction(lambda session: session.execute(statement))
+        await self._database.run(lambda session: session.execute(statement))
 
     async def renew_sessions(self, session_ids: Sequence[int]) -> None:
         """Sign of life of sessions that wait for their policy."""
         statement = update(SessionRow).where(SessionRow.id.in_(session_ids)).values(last_seen_at=func.now())
-        await self._database.transaction(lambda session: session.execute(statement))
+        await self._database.run(lambda session: session.execute(statement))
 
     async def close_dead_sessions(self, ttl_s: float) -> int:
         """Close the sessions of bridges that died, and answer how many there were."""
@@ -111,17 +128,11 @@ class Ledger:
             .values(ended_at=func.now(), termination=TerminationReason.INFRASTRUCTURE.value)
             .returning(SessionRow.id)
         )
-        return await self._database.transaction(lambda session: len(session.execute(statement).all()))
+        return await self._database.run(lambda session: len(session.execute(statement).all()))
 
     async def _fill_in(self, session_id: int, step: int, **outcome: object) -> None:
-        row = update(AuditRow).where(AuditRow.session_id == session_id, AuditRow.step == step)
-        life = update(SessionRow).where(SessionRow.id == session_id).values(last_seen_at=func.now())
-
-        def work(session: Session) -> None:
-            session.execute(row.values(answered_at=func.now(), **outcome))
-            session.execute(life)
-
-        await self._database.transaction(work)
+        values = {**_NO_OUTCOME, **outcome, "session_id": session_id, "step": step}
+        await self._database.run(lambda session: session.execute(_FILL_IN, values))
 
 
 def _common(ids: EpisodeIds) -> dict[str, object]:
