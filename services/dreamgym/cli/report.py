@@ -139,7 +139,9 @@ def build_report(job: Mapping[str, Any], run: Run = Run()) -> Report:
     return Report(
         job_id=text(job, "id"),
         name=text(job, "name"),
-        environment=text(job, "environment") or text(section(job, "spec"), "environment"),
+        environment=text(section(job, "environment"), "name")
+        or text(job, "environment")
+        or text(section(job, "spec"), "environment"),
         state=text(job, "state") or "unknown",
         error=_error_text(error) or text(job, "error"),
         run=run,
@@ -160,7 +162,7 @@ def _read_stage(position: int, data: Mapping[str, Any], job: Mapping[str, Any]) 
     return Stage(
         index=position if index is None else index,
         kind=kind,
-        title=_title(kind, spec, result),
+        title=stage_title(kind, spec, result),
         state=text(data, "state") or "pending",
         seconds=seconds_between(data.get("started_at"), data.get("finished_at")) if seconds is None else seconds,
         tokens=count(result, "tokens"),
@@ -222,9 +224,10 @@ def _read_point(position: int, data: Mapping[str, Any]) -> CurvePoint:
     )
 
 
-def _title(kind: str, spec: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def stage_title(kind: str, spec: Mapping[str, Any], result: Mapping[str, Any] | None = None) -> str:
+    """A stage's name for people."""
     if kind == "evaluate":
-        return f"measured: {text(result, 'label') or text(spec, 'label') or 'evaluation'}"
+        return f"measured: {text(result or {}, 'label') or text(spec, 'label') or 'evaluation'}"
     if kind == "train_policy":
         if text(spec, "algorithm") == "sft":
             return "warm start from demonstrations"

@@ -272,9 +272,8 @@ def _models(report: Report) -> str:
     for model in report.models:
         last = " <b>newest</b>" if newest[model.role] is model else ""
         place = f"{report.run.object_store.rstrip('/')}/{model.location}" if report.run.object_store else model.location
-        rows.append(
-            f"<tr><td>{model.role}{last}</td><td>{escape(model.version)}</td><td><code>{escape(place or ABSENT)}</code></td></tr>"
-        )
+        where = f"<code>{escape(place or ABSENT)}</code>"
+        rows.append(f"<tr><td>{model.role}{last}</td><td>{escape(model.version)}</td><td>{where}</td></tr>")
     head = "<thead><tr><th>role</th><th>version</th><th>where</th></tr></thead>"
     table = f"<table>{head}<tbody>{''.join(rows)}</tbody></table>" if rows else ""
     lines = [line.partition(":") for line in ways_to_try(report)]

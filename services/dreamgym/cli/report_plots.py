@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -70,11 +71,13 @@ def line_plot(
         across = left + (width - left - right) * (x - low_x) / (high_x - low_x)
         return across, bottom - (bottom - top) * (y - low_y) / (high_y - low_y)
 
+    # As many decimals as neighbouring grid lines need to differ.
+    digits = max(0, 1 - math.floor(math.log10((high_y - low_y) / 4)))
     parts = [_open(title, width, height), f'<text class="title" x="{left:.0f}" y="14">{escape(title)}</text>']
     for step in range(5):
         value = low_y + (high_y - low_y) * step / 4
         y = place(low_x, value)[1]
-        shown = f"{100 * value:.0f} %" if percent else f"{value:.2g}"
+        shown = f"{100 * value:.0f} %" if percent else f"{value:.{digits}f}"
         parts.append(f'<line class="grid" x1="{left:.1f}" y1="{y:.1f}" x2="{width - right:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{shown}</text>')
     first, last = min(x for x, _ in points), max(x for x, _ in points)

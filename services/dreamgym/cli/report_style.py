@@ -12,12 +12,13 @@ h1{font-size:25px;margin:0 0 4px}h2{font-size:18px;margin:34px 0 10px}h3{font-si
 p{margin:6px 0}.soft{color:var(--soft)}.small{font-size:13px}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px 18px;overflow-x:auto}
 .numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:18px 0}
-.numbers .card{padding:12px 16px}.numbers b{display:block;font-size:23px;line-height:1.25}
+.numbers .card{padding:12px 16px}.numbers b{display:block;white-space:nowrap;font-size:21px;line-height:1.25}
 .numbers .real b{color:var(--real)}.numbers .dream b{color:var(--dream)}
 table{border-collapse:collapse;width:100%;font-size:14px}
 th{text-align:left;font-weight:600;color:var(--soft);font-size:12.5px;white-space:nowrap}
 th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
-tr:last-child td{border-bottom:0}.right{text-align:right;white-space:nowrap}td.rate{white-space:nowrap}table.stages td:first-child{min-width:220px}
+tr:last-child td{border-bottom:0}.right{text-align:right;white-space:nowrap}td.rate{white-space:nowrap}
+table.stages td:first-child{min-width:220px}
 table.stages th,table.stages td{padding-right:10px}
 td.real{color:var(--real);font-weight:600}td.dream{color:var(--dream)}
 .helped,.state-succeeded{color:var(--good)}.harmed,.state-failed{color:var(--bad)}

@@ -36,7 +36,7 @@ class Environments:
         max_steps: int = 15,
         settings: Mapping[str, Any] | None = None,
     ) -> Environment:
-        """Make an environment. Raises ConflictError if there is one of this name."""
+        """Make an environment, or find the very same one. Raises ConflictError if another has the name."""
         body = {
             "name": name,
             "description": description,

@@ -62,11 +62,11 @@ def follow(
     path: str,
     *,
     last_event_id: str = "",
-    is_last: Callable[[Event], bool] = lambda event: False,
+    is_over: Callable[[], bool],
     silence_s: float = 45.0,
     patience_s: float = 60.0,
 ) -> Iterator[Event]:
-    """Yield events until one for which `is_last` holds, or the server ends the stream after having said so.
+    """Yield events until the server ends the stream and `is_over` agrees that nothing more will come.
 
     A connection that breaks or is silent for `silence_s` is made again from the last event seen (`Last-Event-ID`), so no
     event is lost and none comes twice. Raises UnreachableError after `patience_s` without any connection.
@@ -76,15 +76,16 @@ def follow(
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_event_id} if last_event_id else {})}
         try:
             with transport.stream(path, headers=headers, timeout_s=silence_s) as response:
-                broken_since, attempt = None, 0
+                broken_since = None
                 for event in parse_events(response.iter_lines()):
                     if isinstance(event, Retry):
                         delay_s = event.delay_s
                         continue
+                    attempt = 0
                     last_event_id = event.id or last_event_id
                     yield event
-                    if is_last(event):
-                        return
+            if is_over():
+                return
         except (UnreachableError, UnavailableError):
             now = time.monotonic()
             broken_since = broken_since or now

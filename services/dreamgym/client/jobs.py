@@ -10,7 +10,6 @@ from dreamgym.client.events import Event, follow
 from dreamgym.client.paging import pages
 from dreamgym.client.transport import Transport
 from dreamgym.client.values import Job, Metric
-from dreamgym.core.job_states import TERMINAL, JobState
 
 
 class Jobs:
@@ -50,21 +49,28 @@ class Jobs:
         """Run a failed job again from its failed stage; finished stages are kept."""
         return self._steer(job_id, "retry")
 
-    def events(
-        self, job_id: str, *, last_event_id: str = "", is_last: Callable[[Event], bool] | None = None
-    ) -> Iterator[Event]:
-        """Follow a job's events from the beginning (or after `last_event_id`) to its end, across broken connections."""
-        return follow(
+    def events(self, job_id: str, *, last_event_id: str = "") -> Iterator[Event]:
+        """A job's events from the beginning (or after `last_event_id`) to its end, across broken connections.
+
+        A paused job has not ended: its events go on once it is resumed.
+        """
+        raw = follow(
             self._transport,
             f"{_path(job_id)}/events",
             last_event_id=last_event_id,
-            is_last=is_last or ends_job,
+            is_over=lambda: self.get(job_id).state.is_terminal,
         )
+        for event in raw:
+            yield _unwrapped(event)
+            if event.type == "end":
+                return
 
     def metrics(self, job_id: str, *, stage: int | None = None, name: str | None = None) -> Iterator[Metric]:
-        """The points of a job's curves."""
-        for item in pages(self._transport, f"{_path(job_id)}/metrics", {"stage": stage, "name": name}):
-            yield Metric.model_validate(item)
+        """The points of a job's curves, curve after curve."""
+        answer = self._transport.json("GET", f"{_path(job_id)}/metrics", params={"stage": stage, "name": name})
+        for series in answer["series"]:
+            for step, value in series["points"]:
+                yield Metric(stage=series["stage"], name=series["name"], step=step, value=value)
 
     def wait(self, job_id: str, on_event: Callable[[Event], None] = lambda event: None) -> Job:
         """Block until the job has ended; return it as it then is."""
@@ -76,9 +82,12 @@ class Jobs:
         return Job.model_validate(self._transport.json("POST", f"{_path(job_id)}/{verb}"))
 
 
-def ends_job(event: Event) -> bool:
-    """Whether an event says that its job has reached a state that it does not leave by itself."""
-    return event.type == "job.state" and event.data.get("state") in {*map(str, TERMINAL), str(JobState.PAUSED)}
+def _unwrapped(event: Event) -> Event:
+    """What happened to the job, without the envelope that sets it apart from points of curves."""
+    inner = event.data.get("data")
+    if event.type != "job_event" or not isinstance(inner, dict):
+        return event
+    return Event(str(event.data.get("type", "")), inner, event.id)
 
 
 def _path(job_id: str) -> str:

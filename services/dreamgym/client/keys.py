@@ -18,11 +18,14 @@ class Keys:
         self._transport = transport
 
     def create(self, name: str, scopes: Sequence[str] = ("read",), *, expires_at: str | None = None) -> Key:
-        """Make a key; the secret is in this answer only. Scopes: read, write, admin. `expires_at`: ISO 8601."""
+        """Make a key; the secret is in this answer only, so the request is sent once.
+
+        Scopes: read, write, admin; each includes those before it. `expires_at`: ISO 8601.
+        """
         body: dict[str, Any] = {"name": name, "scopes": list(scopes)}
         if expires_at:
             body["expires_at"] = expires_at
-        return Key.model_validate(self._transport.json("POST", "/v1/keys", json=body))
+        return Key.model_validate(self._transport.json("POST", "/v1/keys", json=body, retried=False))
 
     def list(self) -> Iterator[Key]:
         for item in pages(self._transport, "/v1/keys"):

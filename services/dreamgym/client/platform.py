@@ -48,16 +48,22 @@ class DreamGym:
         *,
         real: bool = False,
         task_id: str | None = None,
-        split: str | None = None,
-        seed: int | None = None,
-        experience_model: str | None = None,
+        instruction: str = "",
+        initial_state: str = "",
+        seed: int = 0,
+        experience_model: str = "latest",
+        transition_budget: int = 100,
     ) -> PlaySession:
-        """Start one episode: of the named task, or of one that the gateway chooses."""
-        wanted = {"task_id": task_id, "split": split, "seed": seed, "experience_model": experience_model}
-        body: dict[str, Any] = {"where": "real" if real else "dream"}
-        body |= {name: value for name, value in wanted.items() if value is not None}
+        """Start one episode: of a task of the environment, or of any instruction and first state.
+
+        `transition_budget` is how many actions may reach the real environment; the dream needs none.
+        """
+        body: dict[str, Any] = {"where": "real" if real else "dream", "seed": seed}
+        body |= {"task_id": task_id} if task_id else {"instruction": instruction, "initial_state": initial_state}
+        body |= {"transition_budget": transition_budget} if real else {"experience_model": experience_model}
         path = f"/v1/environments/{quote(environment, safe='')}/play"
-        return PlaySession(self._transport, self._transport.json("POST", path, json=body, timeout_s=180.0))
+        answer = self._transport.json("POST", path, json=body, timeout_s=180.0, retried=False)
+        return PlaySession(self._transport, answer)
 
     def close(self) -> None:
         self._transport.close()

@@ -7,7 +7,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from dreamgym.client.transport import Transport
-from dreamgym.client.values import Observation
+from dreamgym.client.values import EpisodeStart, Observation
 from dreamgym.core.errors import DreamGymError
 
 
@@ -16,18 +16,20 @@ class PlaySession:
 
     def __init__(self, transport: Transport, answer: dict[str, Any]) -> None:
         self._transport = transport
-        self.id = str(answer.get("session") or answer.get("id") or answer.get("session_id"))
-        self.task: dict[str, Any] = dict(answer.get("task") or {})
-        self.observation = Observation.model_validate(answer.get("observation") or {})
+        self.start = EpisodeStart.model_validate(answer)
+        """The task, and what it looks like at first."""
+        self.observation: Observation = self.start
         """The newest observation."""
-        self.world_sheet = str(answer.get("world_sheet") or self.observation.world_sheet)
-        """The dream's hidden facts; empty in the real environment."""
+
+    @property
+    def id(self) -> str:
+        return self.start.session
 
     def act(self, action: str) -> Observation:
         """Perform one action. It is sent once: a step whose answer was lost must not be made twice."""
         path = f"/v1/play/{quote(self.id, safe='')}/act"
         answer = self._transport.json("POST", path, json={"action": action}, timeout_s=180.0, retried=False)
-        self.observation = Observation.model_validate(answer.get("observation") or answer)
+        self.observation = Observation.model_validate(answer)
         return self.observation
 
     def close(self) -> None:

@@ -37,14 +37,20 @@ class Issue(Value):
     """One line of an upload that was not taken: where, why and what would fix it."""
 
     line: int | None = None
-    field: str = ""
-    message: str = ""
+    reason: str = ""
     remedy: str = ""
 
 
 class ImportReport(Value):
-    """What became of an upload: how much was taken, and every line that was not."""
+    """What became of an upload: how much was taken, and every line that was not (the first 1000 of them)."""
 
+    accepted: int = 0
+    """Tasks stored."""
+    episodes_stored: int = 0
+    transitions_stored: int = 0
+    already_there: int = 0
+    tasks_created: int = 0
+    issue_count: int = 0
     issues: list[Issue] = Field(default_factory=list)
 
 
@@ -68,28 +74,35 @@ class JobFailure(Value):
         return BY_CODE.get(self.code, DreamGymError)(self.message, remedy=self.remedy)
 
 
+class Metric(Value):
+    stage: int
+    name: str
+    step: int
+    value: float | None = None
+    """None where training measured something that is not a finite number."""
+
+
+class EnvironmentName(Value):
+    id: str
+    name: str
+
+
 class Job(Value):
     id: str
     kind: str = ""
     name: str = ""
     state: JobState
-    environment: str = ""
-    environment_id: str = ""
+    environment: EnvironmentName | None = None
     attempt: int = 0
     spec: dict[str, Any] = Field(default_factory=dict)
     stages: list[StageView] = Field(default_factory=list)
     result: dict[str, Any] | None = None
     error: JobFailure | None = None
+    newest_metrics: list[Metric] = Field(default_factory=list)
+    """The newest point of each curve; listings leave it out."""
     created_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
-
-
-class Metric(Value):
-    stage: int
-    name: str
-    step: int
-    value: float
 
 
 class Model(Value):
@@ -98,7 +111,6 @@ class Model(Value):
     version: str
     location: str = ""
     sha256: str = ""
-    environment: str = ""
     environment_id: str = ""
     job_id: str = ""
     manifest: dict[str, Any] = Field(default_factory=dict)
@@ -121,6 +133,7 @@ class Key(Value):
 class Observation(Value):
     """What the dream or the real environment shows after the start or after an action."""
 
+    step: int = 0
     state: str = ""
     reward: float = 0.0
     done: bool = False
@@ -129,7 +142,17 @@ class Observation(Value):
     reasoning: str = ""
     confidence: float | None = None
     admissible_actions: list[str] = Field(default_factory=list)
-    termination: str = ""
-    retrieved: list[Any] = Field(default_factory=list)
+    termination: str | None = None
+    retrieved: list[int] = Field(default_factory=list)
+    """Ids of the stored transitions that grounded this step."""
     model_version: str = ""
     world_sheet: str = ""
+    """The dream's hidden facts, sent with the first observation; empty in the real environment."""
+
+
+class EpisodeStart(Observation):
+    session: str
+    task_id: str = ""
+    instruction: str = ""
+    action_format: str = ""
+    max_steps: int = 0
