@@ -351,10 +351,15 @@ class ListEpisodesRequest(message.Message):
     CURSOR_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
     JOB_ID_FIELD_NUMBER: builtins.int
+    AFTER_EPISODE_ID_FIELD_NUMBER: builtins.int
     environment_id: builtins.str
     cursor: builtins.int
+    """Newest transition id that may appear; 0: everything stored at the time of the call."""
     limit: builtins.int
+    """Largest number of episodes; 0: no limit."""
     job_id: builtins.str
+    after_episode_id: builtins.str
+    """Continues behind this episode, for reading page by page; empty: from the first."""
     @builtins.property
     def sources(self) -> containers.RepeatedScalarFieldContainer[Source.ValueType]: ...
     @builtins.property
@@ -368,10 +373,11 @@ class ListEpisodesRequest(message.Message):
         cursor: builtins.int = ...,
         limit: builtins.int = ...,
         job_id: builtins.str = ...,
+        after_episode_id: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["cursor", b"cursor", "environment_id", b"environment_id", "job_id", b"job_id", "limit", b"limit", "sources", b"sources", "splits", b"splits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["after_episode_id", b"after_episode_id", "cursor", b"cursor", "environment_id", b"environment_id", "job_id", b"job_id", "limit", b"limit", "sources", b"sources", "splits", b"splits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

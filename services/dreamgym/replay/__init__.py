@@ -1,0 +1,1 @@
+"""The replay service: transitions with provenance, searchable by similarity of (state, action)."""
