@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from dreamgym.core.statistics import wilson
 
@@ -28,12 +31,22 @@ def played(rate: float, n: int = 60, *, seed: int = 1, failed: int = 0) -> dict[
     }
 
 
+@pytest.fixture
+def make() -> SimpleNamespace:
+    """The functions above and below, for tests that change a part of the job."""
+    return SimpleNamespace(
+        job=pipeline_job, played=played, stage=stage, evaluation=evaluation, fidelity=fidelity_result
+    )
+
+
 def rate_of(successes: int, n: int) -> dict[str, Any]:
     interval = wilson(successes, n)
     return {"value": interval.value, "low": interval.low, "high": interval.high, "n": n}
 
 
-def stage(index: int, kind: str, result: dict[str, Any] | None, state: str = "succeeded", **spec: Any) -> dict[str, Any]:
+def stage(
+    index: int, kind: str, result: dict[str, Any] | None, state: str = "succeeded", **spec: Any
+) -> dict[str, Any]:
     return {"index": index, "kind": kind, "state": state, "spec": {"kind": kind, **spec}, "result": result}
 
 
@@ -141,7 +154,7 @@ def pipeline_job() -> dict[str, Any]:
         "kind": "pipeline",
         "name": "household demo",
         "state": "succeeded",
-        "environment": "household",
+        "environment": {"id": "env_01", "name": "household"},
         "stages": [
             stage(
                 0,
