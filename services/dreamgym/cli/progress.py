@@ -13,7 +13,13 @@ from dreamgym.client.values import Job, StageView
 from dreamgym.core.job_states import JobState, StageState
 
 _LAST_EVENTS = 6
-_SHOWN_METRICS = ("loss", "success", "reward", "kl", "entropy", "invalid_rate", "episodes", "real_transitions")
+_SHOWN_METRICS = (
+    *("loss", "dream_success", "real_success", "reward", "kl", "entropy", "invalid_rate"),
+    *("dream_episodes", "real_episodes", "state_exact"),
+)
+_QUIET = frozenset({"metric", "end", "job.created", "dispatch.sent"})
+"""Events that are no news for people: points of curves, and what another line says already."""
+_ITERATION = ("success", "reward", "kl", "entropy", "invalid_rate", "groups_used", "groups_zero_variance")
 
 
 @dataclass
@@ -51,9 +57,11 @@ class Progress:
         if event.type == "metric":
             self.take_metric(event.data)
             return None
-        if event.type == "end":
+        if event.type in _QUIET:
             return None
         line = self.describe(event)
+        if self.last_events and self.last_events[-1] == line:
+            return None
         self.last_events.append(line)
         return line
 
@@ -69,6 +77,11 @@ class Progress:
             return f"{name} started"
         if event.type == "stage.finished":
             return f"{name} {data.get('state', 'finished')}"
+        if event.type == "iteration.finished":
+            measured = [f"{key.replace('_', ' ')} {data[key]:.3g}" for key in _ITERATION if _is_number(data.get(key))]
+            return f"{name}: iteration {data.get('iteration')}  {'  '.join(measured)}"
+        if event.type == "model.published":
+            return f"{name}: {data.get('role', '')} model {data.get('version', '')} published"
         words = data.get("message") or data.get("text") or data.get("note")
         rest = words or ", ".join(
             f"{key} {value}" for key, value in data.items() if key != "stage" and _is_short(value)
@@ -91,24 +104,27 @@ class Progress:
         known = self.metrics.get(stage.index, {})
         if "progress" in known:
             return min(1.0, max(0.0, known["progress"][1]))
-        total = stage.spec.get("iterations")
-        if stage.kind in ("train_policy", "sim_to_real") and isinstance(total, int) and total and known:
-            if stage.kind == "train_policy" and stage.spec.get("algorithm") == "sft":
-                return None
-            return min(1.0, max(step for step, _ in known.values()) / total)
+        if stage.kind == "evaluate":
+            total = stage.spec.get("episodes")
+            worlds = 2 if stage.spec.get("where", "both") == "both" else 1
+            played = sum(known[name][1] for name in ("dream_episodes", "real_episodes") if name in known)
+            return min(1.0, played / (total * worlds)) if isinstance(total, int) and total else None
         return None
 
     def measurements(self, stage: StageView) -> str:
         """A stage's newest metrics, those that people ask for first."""
         known = self.metrics.get(stage.index, {})
         names = [name for name in _SHOWN_METRICS if name in known]
-        names += [name for name in known if name not in _SHOWN_METRICS and name != "progress"]
-        return "  ".join(f"{name.replace('_', ' ')} {known[name][1]:.3g}" for name in names[:5])
+        return "  ".join(f"{name.replace('_', ' ')} {known[name][1]:.3g}" for name in names[:6])
 
     @property
     def is_still(self) -> bool:
         """Whether the job has ended or is paused."""
         return self.job.state.is_terminal or self.job.state is JobState.PAUSED
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_short(value: Any) -> bool:

@@ -81,6 +81,11 @@ class Stage:
     effect: Difference | None = None
     curve: tuple[CurvePoint, ...] = ()
     training_success: tuple[float, float] | None = None
+    """Success on training tasks in the first and last iteration, in the world that the stage trains in."""
+    trains_in: str = ""
+    """`dream` or `real`; empty for a stage that does not train by reinforcement."""
+    lost: dict[str, int] = field(default_factory=dict)
+    """Failed episodes by place, where no episode counted at all."""
     loss: tuple[float, float] | None = None
     budget: int | None = None
     stopped_by: str = ""
@@ -157,7 +162,8 @@ def _read_stage(position: int, data: Mapping[str, Any], job: Mapping[str, Any]) 
     index = count(data, "index")
     real, dream = _read_played(section(result, "real")), _read_played(section(result, "dream"))
     seconds = number(result, "seconds")
-    first, last = number(result, "dream_success_first"), number(result, "dream_success_last")
+    trains_in = _trains_in(kind, spec)
+    first, last = number(result, f"{trains_in}_success_first"), number(result, f"{trains_in}_success_last")
     loss_start, loss_end = number(result, "loss_start"), number(result, "loss_end")
     return Stage(
         index=position if index is None else index,
@@ -173,6 +179,12 @@ def _read_stage(position: int, data: Mapping[str, Any], job: Mapping[str, Any]) 
         dream_minus_real=paired_outcomes(real.per_task, dream.per_task) if real and dream else None,
         curve=tuple(_read_point(i, point) for i, point in enumerate(items(result, "curve"))),
         training_success=None if first is None or last is None else (first, last),
+        trains_in=trains_in,
+        lost={
+            place: failed
+            for place, played in (("real", real), ("dream", dream))
+            if played is None and (failed := count(section(result, place), "failed_episodes"))
+        },
         loss=None if loss_start is None or loss_end is None else (loss_start, loss_end),
         budget=count(result, "budget") or count(spec, "real_transition_budget"),
         stopped_by=text(result, "stopped_by"),
@@ -189,7 +201,7 @@ def _read_played(data: Mapping[str, Any]) -> Played | None:
     success = proportion(data)
     if success is None:
         return None
-    by_type = {name: proportion(part) for name, part in section(data, "by_type").items()}
+    by_type = {name: proportion(part, value="success") for name, part in section(data, "by_type").items()}
     return Played(
         success=success,
         invalid_rate=number(data, "invalid_rate"),
@@ -222,6 +234,12 @@ def _read_point(position: int, data: Mapping[str, Any]) -> CurvePoint:
         failed_episodes=count(data, "failed_episodes"),
         real_success=real_success,
     )
+
+
+def _trains_in(kind: str, spec: Mapping[str, Any]) -> str:
+    if kind == "train_policy" and text(spec, "algorithm") != "sft":
+        return "real" if text(spec, "source") == "real" else "dream"
+    return "real" if kind == "sim_to_real" else ""
 
 
 def stage_title(kind: str, spec: Mapping[str, Any], result: Mapping[str, Any] | None = None) -> str:

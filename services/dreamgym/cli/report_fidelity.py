@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ class ActionAccuracy:
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Steps of similar confidence: the mean confidence and the share that was right."""
+    """Steps of similar confidence (the middle of their range) and the share of them that was right."""
 
     confidence: float
     accuracy: float
@@ -51,7 +52,8 @@ class Fidelity:
     done_f1: float | None
     invalid_precision: float | None
     invalid_recall: float | None
-    malformed: float | None
+    malformed: int | None
+    """Steps for which the model wrote nothing that reads as a state; they count as wrong in every rate."""
     by_action: tuple[ActionAccuracy, ...]
     calibration: tuple[CalibrationBin, ...]
     mistakes: tuple[Mistake, ...]
@@ -72,7 +74,7 @@ def read_fidelity(result: Mapping[str, Any]) -> Fidelity | None:
         done_f1=number(result, "done_f1"),
         invalid_precision=number(invalid, "precision"),
         invalid_recall=number(invalid, "recall"),
-        malformed=number(result, "malformed"),
+        malformed=count(result, "malformed"),
         by_action=_by_action(section(result, "by_action")),
         calibration=_calibration(result),
         mistakes=tuple(
@@ -100,11 +102,18 @@ def _by_action(data: Mapping[str, Any]) -> tuple[ActionAccuracy, ...]:
 def _calibration(result: Mapping[str, Any]) -> tuple[CalibrationBin, ...]:
     found = []
     for part in items(result, "confidence_calibration"):
-        confidence = next((v for k in ("confidence", "mean_confidence") if (v := number(part, k)) is not None), None)
-        accuracy = next((v for k in ("accuracy", "exact") if (v := number(part, k)) is not None), None)
-        if confidence is not None and accuracy is not None:
-            found.append(CalibrationBin(confidence, accuracy, count(part, "n")))
+        confidence, right = _middle(part.get("confidence")), number(part, "exact")
+        if confidence is not None and right is not None:
+            found.append(CalibrationBin(confidence, right, count(part, "n")))
     return tuple(sorted(found, key=lambda part: part.confidence))
+
+
+def _middle(confidence: Any) -> float | None:
+    """A mean confidence as it is, or the middle of a range written as `0.5 to 0.8`."""
+    if isinstance(confidence, str):
+        bounds = [float(part) for part in re.findall(r"\d+(?:\.\d+)?", confidence)]
+        return sum(bounds) / len(bounds) if bounds else None
+    return number({"value": confidence}, "value")
 
 
 def _shown(task: Any) -> str:

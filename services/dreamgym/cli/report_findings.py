@@ -91,7 +91,7 @@ def _stage(stage: Stage) -> list[Finding]:
     if stage.trains_policy and stage.state == "succeeded":
         found += _effect(stage)
         found += _learning(stage)
-    if stage.stopped_by and not (stage.stopped_by == "budget" and stage.kind == "sim_to_real"):
+    if stage.stopped_by and not (stage.stopped_by.startswith("budget") and stage.kind == "sim_to_real"):
         found.append(_stopped(stage))
     found += _played(stage)
     return found
@@ -118,7 +118,7 @@ def _learning(stage: Stage) -> list[Finding]:
     if stage.training_success:
         first, last = stage.training_success
         not_helped = stage.effect is not None and stage.effect.verdict != "helped"
-        if last - first >= 0.1 and not_helped and stage.kind == "train_policy":
+        if last - first >= 0.1 and not_helped and stage.trains_in == "dream":
             text = f"In the dream, success on training tasks rose from {first:.0%} to {last:.0%} while real success did not"
             found.append(Finding("bad", f"{text}: what was learnt may hold in the dream only.", stage.index))
         elif last < first:
@@ -135,25 +135,23 @@ def _learning(stage: Stage) -> list[Finding]:
         found.append(Finding("warning", text, stage.index))
     if stage.budget and stage.real_transitions is not None and stage.kind == "sim_to_real":
         text = f"`{stage.title}` spent {stage.real_transitions} of its budget of {stage.budget} real transitions"
-        text += ", and ended there." if stage.stopped_by == "budget" else "."
+        text += ", and ended there." if stage.stopped_by.startswith("budget") else "."
         found.append(Finding("neutral", text, stage.index))
     return found
 
 
 def _stopped(stage: Stage) -> Finding:
-    reasons = {
-        "canary": "the canary saw real success fall behind the dream's",
-        "time_limit": "its time limit was reached",
-        "time": "its time limit was reached",
-        "budget": "its budget of real transitions was spent",
-    }
-    reason = reasons.get(stage.stopped_by, stage.stopped_by)
-    tone: Tone = "bad" if stage.stopped_by == "canary" else "neutral"
-    return Finding(tone, f"`{stage.title}` ended early: {reason}.", stage.index)
+    if stage.stopped_by.startswith("canary"):
+        reason = stage.stopped_by.partition(":")[2].strip() or "real success fell behind the dream's"
+        return Finding("bad", f"The canary ended `{stage.title}` early: {reason}.".replace("..", "."), stage.index)
+    return Finding("neutral", f"`{stage.title}` ended early: {stage.stopped_by}.", stage.index)
 
 
 def _played(stage: Stage) -> list[Finding]:
     found: list[Finding] = []
+    for place, failed in stage.lost.items():
+        text = f"Nothing is known of `{_label(stage)}` in the {place} environment: all {failed} episodes failed for"
+        found.append(Finding("bad", f"{text} technical reasons.", stage.index))
     for place, played in (("real", stage.real), ("dream", stage.dream)):
         if played and played.failed_episodes:
             text = f"{played.failed_episodes} {place} episodes of `{_label(stage)}` failed for technical reasons"
@@ -192,8 +190,10 @@ def _fidelity(fidelity: Fidelity) -> list[Finding]:
         text = f"The dream refuses only {fidelity.invalid_recall:.0%} of the actions that the real environment refuses."
         found.append(Finding("bad", text))
     if fidelity.malformed:
-        share = f"{fidelity.malformed:.1%}" if fidelity.malformed <= 1 else f"{fidelity.malformed:.0f}"
-        found.append(Finding("warning", f"Steps of the dream that could not be read as a state: {share}."))
+        of = f" of {fidelity.n}" if fidelity.n else ""
+        found.append(
+            Finding("warning", f"Steps of the dream that could not be read as a state: {fidelity.malformed}{of}.")
+        )
     return found
 
 

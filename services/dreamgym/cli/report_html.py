@@ -143,7 +143,7 @@ def _stages(report: Report) -> str:
 
 def _stage_row(stage: Stage) -> str:
     dream = rate(stage.dream.success) if stage.dream else ABSENT
-    if not stage.dream and stage.training_success and stage.kind == "train_policy":
+    if not stage.dream and stage.training_success and stage.trains_in == "dream":
         first, last = stage.training_success
         dream = f'<span title="on training tasks">{share(first)} → {share(last)} (training)</span>'
     change = f'<span class="{_tone(stage.to_start.verdict)}">{stage.to_start}</span>' if stage.to_start else ABSENT
@@ -190,7 +190,7 @@ def _curve(stage: Stage) -> str:
         values = [(float(point.iteration), getattr(point, name)) for point in stage.curve]
         return Series(name, style, tuple((x, y) for x, y in values if y is not None), dots_only)
 
-    place = "real" if stage.kind == "sim_to_real" else "dream"
+    place = stage.trains_in or "dream"
     plots = [
         line_plot(
             [series("success", place), series("real_success", "real", dots_only=True)],

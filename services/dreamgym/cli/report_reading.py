@@ -49,16 +49,16 @@ def text(data: Any, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def proportion(data: Any) -> Proportion | None:
-    """A rate with its interval. An interval that was not sent is computed from the count; without one there is none."""
-    value, n = number(data, "value"), count(data, "n")
-    if value is None or not n:
+def proportion(data: Any, *, value: str = "value") -> Proportion | None:
+    """A rate, named `value`, with its interval. An interval that was not sent is computed from the count; without one there is none."""
+    rate, n = number(data, value), count(data, "n")
+    if rate is None or not n:
         return None
     low, high = number(data, "low"), number(data, "high")
     if low is None or high is None:
         successes = count(data, "successes")
-        return wilson(round(value * n) if successes is None else successes, n)
-    return Proportion(value, low, high, n)
+        return wilson(round(rate * n) if successes is None else successes, n)
+    return Proportion(rate, low, high, n)
 
 
 def outcomes(data: Any) -> dict[str, float]:

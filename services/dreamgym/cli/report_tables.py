@@ -64,7 +64,7 @@ _CAPTION = (
 def _dream(stage: Stage) -> str:
     if stage.dream:
         return rate(stage.dream.success)
-    if stage.training_success and stage.kind == "train_policy":
+    if stage.training_success and stage.trains_in == "dream":
         return f"({share(stage.training_success[0])} → {share(stage.training_success[1])})"
     return ABSENT
 

@@ -27,7 +27,7 @@ def played(rate: float, n: int = 60, *, seed: int = 1, failed: int = 0) -> dict[
         "failed_episodes": failed,
         "transitions": round(9.4 * n),
         "per_task": outcomes,
-        "by_type": {kind: rate_of(sum(values), len(values)) for kind, values in of_type.items()},
+        "by_type": {kind: {"n": len(values), "success": sum(values) / len(values)} for kind, values in of_type.items()},
     }
 
 
@@ -103,11 +103,11 @@ def fidelity_result() -> dict[str, Any]:
             "open": {"n": 61, "exact": 0.41},
             "heat": {"n": 9, "exact": 1.0},
         },
-        "malformed": 0.012,
+        "malformed": 5,
         "confidence_calibration": [
-            {"confidence": 0.55, "accuracy": 0.4, "n": 60},
-            {"confidence": 0.8, "accuracy": 0.71, "n": 140},
-            {"confidence": 0.97, "accuracy": 0.93, "n": 212},
+            {"confidence": "0.5 to 0.8", "exact": 0.4, "n": 60},
+            {"confidence": "0.8 to 0.95", "exact": 0.71, "n": 140},
+            {"confidence": "0.95 to 1", "exact": 0.93, "n": 212},
         ],
         "examples": [
             {
@@ -148,7 +148,13 @@ def pipeline_job() -> dict[str, Any]:
         "seconds": 402.0,
     }
     s2r = {**grpo, "model": model("policy", 6), "curve": curve(0.55, 0.6, 3), "real_transitions": 588, "budget": 600}
-    s2r |= {"iterations_done": 3, "seconds": 77.0, "stopped_by": "budget", "dream_transitions": 0}
+    s2r |= {"real_success_first": 0.55, "real_success_last": 0.6}
+    s2r |= {
+        "iterations_done": 3,
+        "seconds": 77.0,
+        "stopped_by": "budget of 600 real transitions spent",
+        "dream_transitions": 0,
+    }
     return {
         "id": "job_01",
         "kind": "pipeline",

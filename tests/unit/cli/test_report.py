@@ -118,6 +118,30 @@ def test_weak_kinds_of_action_and_false_successes_are_named(make: SimpleNamespac
     assert "`heat`" not in text  # nine steps say nothing
 
 
+def test_an_evaluation_whose_episodes_all_failed_is_unknown_not_zero(make: SimpleNamespace) -> None:
+    job = make.job()
+    nothing = {"value": 0.0, "low": 0.0, "high": 1.0, "n": 0, "failed_episodes": 60, "per_task": {}}
+    job["stages"][7]["result"]["real"] = nothing
+    report = build_report(job)
+    assert report.stages[7].real is None
+    assert "all 60 episodes failed for technical reasons" in sentences(report)
+    assert "to 58 % at `after the dream`" in sentences(report)
+
+
+def test_a_run_that_the_canary_ended_is_said_to_have_been_ended_by_it(make: SimpleNamespace) -> None:
+    job = make.job()
+    job["stages"][4]["result"]["stopped_by"] = "canary: dream 0.80, real 0.40"
+    assert "The canary ended `reinforcement learning in the dream` early: dream 0.80, real 0.40." in sentences(
+        build_report(job)
+    )
+
+
+def test_confidence_is_plotted_at_the_middle_of_its_range(make: SimpleNamespace) -> None:
+    fidelity = build_report(make.job()).fidelity
+    assert fidelity is not None
+    assert [round(part.confidence, 3) for part in fidelity.calibration] == [0.65, 0.875, 0.975]
+
+
 def test_failed_episodes_are_counted_apart(make: SimpleNamespace) -> None:
     assert "2 real episodes of `after the dream` failed for technical reasons" in sentences(build_report(make.job()))
 
