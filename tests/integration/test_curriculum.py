@@ -6,7 +6,7 @@ import uuid
 from argparse import Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -66,7 +66,7 @@ async def curriculum(
     store = CurriculumStore(CurriculumSettings(**service_settings.model_dump()))
     servicer = CurriculumServicer(Curriculum(store, generator))
     channel = await grpc_server(service_settings, lambda server: add_CurriculumServicer_to_server(servicer, server))
-    yield cast("CurriculumAsyncStub", CurriculumStub(channel))
+    yield CurriculumStub(channel)
     await store.close()
 
 
