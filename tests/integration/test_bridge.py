@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import uuid
@@ -205,6 +206,27 @@ async def test_sixteen_streams_that_race_for_25_transitions_send_exactly_25(
     assert rows("SELECT count(*) FROM bridge.audit WHERE job_id = %s", job) == [(25,)]
     assert rows("SELECT transitions_used FROM bridge.budgets WHERE job_id = %s", job) == [(25,)]
     assert rows("SELECT count(*) FROM bridge.sessions WHERE job_id = %s AND ended_at IS NULL", job) == [(0,)]
+
+
+async def test_clients_that_leave_at_any_moment_leave_the_books_balanced(settings: BridgeSettings, rows: Rows) -> None:
+    chance, job = random.Random(7), uuid.uuid4().hex
+    # A time to live that no test reaches: sessions must be closed by their own end.
+    async with serving(settings.model_copy(update={"bridge_pool_size": 4, "bridge_session_ttl_s": 3600})) as stub:
+
+        async def leave_early() -> None:
+            with suppress(TimeoutError, asyncio.CancelledError):
+                async with asyncio.timeout(chance.uniform(0.0, 1.5)):
+                    await play(stub, corridor(99, job=job, budget=40), ["forward"] * 8)
+
+        await asyncio.gather(*(leave_early() for _ in range(24)))
+        after = await play(stub, corridor(1), ["forward"])
+    assert after.last.success
+    sent = rows("SELECT count(*) FROM bridge.audit WHERE job_id = %s AND disposition = 'sent'", job)
+    assert sent == rows("SELECT transitions_used FROM bridge.budgets WHERE job_id = %s", job)
+    assert sent[0][0] <= 40
+    assert rows("SELECT count(*) FROM bridge.sessions WHERE job_id = %s AND ended_at IS NULL", job) == [(0,)]
+    unanswered = "SELECT count(*) FROM bridge.audit WHERE job_id = %s AND answered_at IS NULL"
+    assert rows(unanswered, job) == [(0,)]
 
 
 async def test_a_budget_of_zero_shows_the_first_state_and_allows_no_step(settings: BridgeSettings, rows: Rows) -> None:
