@@ -134,7 +134,13 @@ def _models(report: Report) -> list[RenderableType]:
 def ways_to_try(report: Report) -> list[str]:
     """Commands that continue from here."""
     name = report.environment or "ENVIRONMENT"
-    return [f"Walk through the dream: dreamgym play {name}", f"Walk through reality:   dreamgym play {name} --real"]
+    start = [f"Start the platform again: {report.run.start_command}"] if report.run.start_command else []
+    return [
+        *start,
+        f"Walk through the dream: dreamgym play {name}",
+        f"Walk through reality: dreamgym play {name} --real",
+        "Measure the newest agent again: dreamgym eval " + name,
+    ]
 
 
 def _costs(report: Report) -> str:
