@@ -114,7 +114,7 @@ def test_real_transitions_for_training_and_for_measuring_are_counted_apart(make:
 def test_weak_kinds_of_action_and_false_successes_are_named(make: SimpleNamespace) -> None:
     text = sentences(build_report(make.job()))
     assert "wrong more often than right about: `open` 41 % of 61" in text
-    assert "says that a task is solved, it is right in 83% of the cases" in text
+    assert "says that a task is solved, it is right in 83 % of the cases" in text
     assert "`heat`" not in text  # nine steps say nothing
 
 
