@@ -235,7 +235,7 @@ class TestPostgres:
 class TestValkey:
     def test_it_asks_for_the_password_and_keeps_every_change(self, valkey):
         with pytest.raises(redis.AuthenticationError):
-            redis.Redis(LOOPBACK, valkey.port).ping()
+            redis.Redis(LOOPBACK, valkey.port, retry=None).ping()
         client = redis.Redis.from_url(valkey.url())
         for setting, value in {
             "appendonly": "yes",
@@ -464,6 +464,20 @@ class TestForeground:
         assert foreground.stdout.read() == "stopped\n"
         assert all(_gone(pid) for pid in pids)
         assert not (state / "platform.json").exists()
+
+    def test_a_stop_signal_during_the_start_is_obeyed_too(self, state, alembic_ini):
+        process = subprocess.Popen(
+            [sys.executable, "-c", FOREGROUND, str(Path(__file__).parent), str(state), str(alembic_ini)],
+            env=base_environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        _until((state / "run" / "postgres.json").exists)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+        assert output == "stopped\n"
+        assert process.returncode == 0
+        assert not EmbeddedPostgres(state).running()
 
     def test_kill_9_leaves_nothing_and_the_next_start_works(self, foreground, state, make_platform):
         pids = self._pids(state)

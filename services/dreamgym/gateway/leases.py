@@ -18,6 +18,12 @@ from dreamgym.gateway.tables import Job, JobStage
 
 _FINAL_STAGES = frozenset({StageState.SUCCEEDED, StageState.FAILED, StageState.SKIPPED})
 _ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.PAUSED, JobState.QUEUED})
+# A worker that stops for one reason while the user asked for another: the user's wish counts.
+_WANTED = {
+    (JobState.PAUSING, JobState.QUEUED): JobState.PAUSED,
+    (JobState.CANCELLING, JobState.QUEUED): JobState.CANCELLED,
+    (JobState.CANCELLING, JobState.PAUSED): JobState.CANCELLED,
+}
 # A resumed attempt repeats points: the newer one replaces the older and gets a new id, so that readers see it.
 _STORE_METRICS = text(
     """
@@ -51,12 +57,14 @@ async def take_lease(
 ) -> tuple[Job, Sequence[JobStage]]:
     """Give a queued job, or one whose lease ran out, to `worker`. Its `attempt` is the fencing token.
 
+    A worker that asks again for the job that it holds has lost its training process, and knows it: the lease moves on at once.
     Raises ConflictError if the job is held by another worker or does not wait for one: the message was a duplicate.
     """
     async with locked_job(database, job_id) as job:
         row = job.row
         expired = row.lease_expires_at is not None and row.lease_expires_at <= job.now
-        if expired:
+        restarted = job.state in UNDER_WORK and row.worker == worker.name
+        if expired or restarted:
             await lose_lease(job)
         if job.state is not JobState.QUEUED:
             raise ConflictError(
@@ -164,10 +172,8 @@ async def finish(
         if result is not None:
             job.row.result = result
         job.row.error = error if state == JobState.FAILED else None
-        if state == JobState.QUEUED and job.state is not JobState.RUNNING:
-            # A worker that shuts down gives the job back while the user wants it paused or cancelled: so be it.
-            return await lose_lease(job)
-        await job.change_state(JobState(state), **({"error": error} if error else {}))
+        new = _WANTED.get((job.state, JobState(state)), JobState(state))
+        await job.change_state(new, **({"error": error} if error else {}))
 
 
 async def _stages(job: LockedJob) -> Sequence[JobStage]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dreamgym.v1.replay_pb2_grpc import ReplayAsyncStub  # a type of the stubs only
 
 T = TypeVar("T")
-MAX_STEPS = 10_000
+MAX_STEPS = 2_000
 _BATCH = 100
 _BATCH_BYTES = 4 * 1024 * 1024
 _FINISH_DEADLINE_S = 600.0
