@@ -120,8 +120,14 @@ def _learning(stage: Stage) -> list[Finding]:
         first, last = stage.training_success
         not_helped = stage.effect is not None and stage.effect.verdict != "helped"
         if last - first >= 0.1 and not_helped and stage.trains_in == "dream":
-            text = f"In the dream, success on training tasks rose from {share(first)} to {share(last)} while real success did not"
-            found.append(Finding("bad", f"{text}: what was learnt may hold in the dream only.", stage.index))
+            text = f"In the dream, success on training tasks rose from {share(first)} to {share(last)}"
+            found.append(
+                Finding(
+                    "bad",
+                    f"{text} while real success did not: what was learnt may hold in the dream only.",
+                    stage.index,
+                )
+            )
         elif last < first:
             text = f"Success on training tasks fell from {share(first)} to {share(last)} during `{stage.title}`."
             found.append(Finding("warning", text, stage.index))
