@@ -23,22 +23,27 @@ from dreamgym.replay.partitions import partition_name
 from dreamgym.replay.records import Filters, Hit, Query, TransitionRecord
 from dreamgym.replay.tables import SCHEMA
 
+# Materialized, so that the nearest are sought once per query whatever the planner believes about the tables joined.
 _NEAREST = """
-SELECT q.number, near.distance, t.source, t.episode_id, e.instruction,
+WITH near AS MATERIALIZED (
+    SELECT q.number, found.id, found.distance
+    FROM unnest(CAST(CAST(:vectors AS text[]) AS halfvec[]), CAST(:episodes AS text[]), CAST(:tasks AS text[]))
+         WITH ORDINALITY AS q (embedding, episode_id, task_id, number)
+    CROSS JOIN LATERAL (
+        SELECT id, embedding <=> q.embedding AS distance
+        FROM {partition}
+        WHERE {conditions}
+        ORDER BY {order}
+        LIMIT :top_k
+    ) found
+)
+SELECT near.number, near.distance, t.source, t.episode_id, e.instruction,
        t.step, t.state, t.action, t.reasoning, t.next_state, t.reward, t.done, t.success, t.valid_action, t.confidence,
        t.id
-FROM unnest(CAST(CAST(:vectors AS text[]) AS halfvec[]), CAST(:episodes AS text[]), CAST(:tasks AS text[]))
-     WITH ORDINALITY AS q (embedding, episode_id, task_id, number)
-CROSS JOIN LATERAL (
-    SELECT id, embedding <=> q.embedding AS distance
-    FROM {partition}
-    WHERE {conditions}
-    ORDER BY {order}
-    LIMIT :top_k
-) near
+FROM near
 JOIN {partition} t ON t.environment_id = :environment_id AND t.id = near.id
 JOIN {schema}.episodes e ON e.environment_id = :environment_id AND e.episode_id = t.episode_id
-ORDER BY q.number, near.distance, near.id
+ORDER BY near.number, near.distance, near.id
 """
 _BY_INDEX = "embedding <=> q.embedding"
 _EXACT = "(embedding <=> q.embedding) + 0.0"  # an order that no index has
