@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from argparse import Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import create_engine, inspect
 
 from dreamgym.core.episodes import Task
 from dreamgym.core.errors import DreamGymError, InvalidInputError, NotFoundError, UnavailableError
@@ -15,11 +21,16 @@ from dreamgym.curriculum.runs import Curriculum
 from dreamgym.curriculum.server import CurriculumServicer
 from dreamgym.curriculum.settings import CurriculumSettings
 from dreamgym.curriculum.store import CurriculumStore
+from dreamgym.embedded.migrate import find_alembic_ini, migrate
+from dreamgym.embedded.postgres import EmbeddedPostgres
 from dreamgym.v1 import curriculum_pb2 as pb
 from dreamgym.v1 import environment_pb2 as env_pb
 from dreamgym.v1.curriculum_pb2_grpc import CurriculumStub, add_CurriculumServicer_to_server
 from dreamgym.wire.errors import error_from_rpc
 from dreamgym.wire.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from dreamgym.v1.curriculum_pb2_grpc import CurriculumAsyncStub
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +62,7 @@ def generator() -> Varying:
 @pytest.fixture
 async def curriculum(
     service_settings: ServiceSettings, grpc_server: Callable[..., Awaitable[grpc.aio.Channel]], generator: Varying
-) -> AsyncIterator[CurriculumStub]:
+) -> AsyncIterator[CurriculumAsyncStub]:
     store = CurriculumStore(CurriculumSettings(**service_settings.model_dump()))
     servicer = CurriculumServicer(Curriculum(store, generator))
     channel = await grpc_server(service_settings, lambda server: add_CurriculumServicer_to_server(servicer, server))
@@ -60,7 +71,7 @@ async def curriculum(
 
 
 @pytest.fixture
-async def run_id(curriculum: CurriculumStub) -> str:
+async def run_id(curriculum: CurriculumAsyncStub) -> str:
     request = opening(f"run-{uuid.uuid4()}")
     await curriculum.OpenRun(request)
     return request.run_id
@@ -81,7 +92,7 @@ def opening(run_id: str, tasks: int = 12, **fields: object) -> pb.OpenRunRequest
     return pb.OpenRunRequest(run_id=run_id, tasks=pool, **{**base, **fields})  # type: ignore[arg-type]
 
 
-async def next_ids(curriculum: CurriculumStub, run_id: str, iteration: int, count: int = 8) -> list[str]:
+async def next_ids(curriculum: CurriculumAsyncStub, run_id: str, iteration: int, count: int = 8) -> list[str]:
     answer = await curriculum.NextTasks(pb.NextTasksRequest(run_id=run_id, iteration=iteration, count=count))
     return [task.id for task in answer.tasks]
 
@@ -93,14 +104,14 @@ def outcomes(
     return pb.ReportOutcomesRequest(run_id=run_id, iteration=iteration, outcomes=groups)
 
 
-async def test_opening_a_run_twice_changes_nothing(curriculum: CurriculumStub, run_id: str) -> None:
+async def test_opening_a_run_twice_changes_nothing(curriculum: CurriculumAsyncStub, run_id: str) -> None:
     again = await curriculum.OpenRun(opening(run_id, tasks=3, seed=99))
     assert (again.already_open, again.tasks) == (True, 12)
     other = await curriculum.OpenRun(opening(f"run-{uuid.uuid4()}", tasks=3))
     assert (other.already_open, other.tasks) == (False, 3)
 
 
-async def test_an_iteration_always_answers_the_same_tasks(curriculum: CurriculumStub, run_id: str) -> None:
+async def test_an_iteration_always_answers_the_same_tasks(curriculum: CurriculumAsyncStub, run_id: str) -> None:
     first = await next_ids(curriculum, run_id, 0)
     assert len(set(first)) == 8
     await curriculum.ReportOutcomes(outcomes(run_id, 0, first))
@@ -113,7 +124,7 @@ async def test_an_iteration_always_answers_the_same_tasks(curriculum: Curriculum
 
 
 async def test_a_repeated_report_counts_once_and_generates_once(
-    curriculum: CurriculumStub, run_id: str, generator: Varying
+    curriculum: CurriculumAsyncStub, run_id: str, generator: Varying
 ) -> None:
     ids = await next_ids(curriculum, run_id, 0)
     first = await curriculum.ReportOutcomes(outcomes(run_id, 0, ids))
@@ -124,7 +135,9 @@ async def test_a_repeated_report_counts_once_and_generates_once(
     assert len(generator.requests[0].known_instructions) == 12
 
 
-async def test_generated_tasks_keep_their_ancestry_and_their_share(curriculum: CurriculumStub, run_id: str) -> None:
+async def test_generated_tasks_keep_their_ancestry_and_their_share(
+    curriculum: CurriculumAsyncStub, run_id: str
+) -> None:
     for iteration in range(4):
         ids = await next_ids(curriculum, run_id, iteration)
         assert sum("-v" in name for name in ids) <= 2
@@ -140,7 +153,7 @@ async def test_generated_tasks_keep_their_ancestry_and_their_share(curriculum: C
 
 
 async def test_a_generator_that_fails_never_fails_the_run(
-    curriculum: CurriculumStub, run_id: str, generator: Varying
+    curriculum: CurriculumAsyncStub, run_id: str, generator: Varying
 ) -> None:
     generator.error = UnavailableError("The experience service does not answer.")
     ids = await next_ids(curriculum, run_id, 0)
@@ -152,7 +165,7 @@ async def test_a_generator_that_fails_never_fails_the_run(
 
 
 async def test_after_a_rewind_the_run_goes_on_as_if_it_had_never_been_further(
-    curriculum: CurriculumStub, run_id: str
+    curriculum: CurriculumAsyncStub, run_id: str
 ) -> None:
     first = await next_ids(curriculum, run_id, 0)
     await curriculum.ReportOutcomes(outcomes(run_id, 0, first))
@@ -176,15 +189,33 @@ async def test_after_a_rewind_the_run_goes_on_as_if_it_had_never_been_further(
     ],
 )
 async def test_faulty_calls_are_typed_errors(
-    curriculum: CurriculumStub, call: Callable[[CurriculumStub], Awaitable[object]], error: type[DreamGymError]
+    curriculum: CurriculumAsyncStub,
+    call: Callable[[CurriculumAsyncStub], Awaitable[object]],
+    error: type[DreamGymError],
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(curriculum)
     assert isinstance(error_from_rpc(caught.value, service="curriculum"), error)
 
 
-async def test_outcomes_of_foreign_tasks_are_refused(curriculum: CurriculumStub, run_id: str) -> None:
+async def test_outcomes_of_foreign_tasks_are_refused(curriculum: CurriculumAsyncStub, run_id: str) -> None:
     for request in (outcomes(run_id, 0, ["foreign"]), outcomes(run_id, 0, ["t1"], rewards=[float("nan")])):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await curriculum.ReportOutcomes(request)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_the_migrations_make_the_tables_of_the_models_and_take_them_away(
+    embedded_postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    name = f"migrated_{uuid.uuid4().hex[:8]}"
+    embedded_postgres.ensure_database(name)
+    url = embedded_postgres.url(name)
+    migrate(url, find_alembic_ini(), tmp_path / "alembic.log")
+    configuration = Config(str(find_alembic_ini()), cmd_opts=Namespace(x=["schema=curriculum"]))
+    configuration.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
+    command.check(configuration)
+    command.downgrade(configuration, "curriculum@base")
+    engine = create_engine(url)
+    assert inspect(engine).get_table_names(schema="curriculum") == []
+    engine.dispose()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import os
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,20 +17,28 @@ import grpc
 import orjson
 import pytest
 
+from dreamgym.core.errors import ModelMissingError
 from dreamgym.experience.engines import EnginePool
-from dreamgym.experience.retrieval import ReplayRetriever
+from dreamgym.experience.retrieval import ReplayRetriever, RetrievalScope
 from dreamgym.experience.server import serve
 from dreamgym.experience.settings import ExperienceSettings
 from dreamgym.inference.engine import Generation, GenerationRequest
 from dreamgym.inference.model_store import ModelStore
 from dreamgym.inference.scripted import ScriptedEngine
+from dreamgym.replay.embedding import Embedder
+from dreamgym.replay.encoder import HashingEncoder
+from dreamgym.replay.server import ReplayServicer
+from dreamgym.replay.settings import ReplaySettings
+from dreamgym.replay.store import ReplayStore
 from dreamgym.v1 import environment_pb2 as env_pb
 from dreamgym.v1 import environment_pb2_grpc as env_grpc
 from dreamgym.v1 import experience_pb2 as exp_pb
 from dreamgym.v1 import experience_pb2_grpc as exp_grpc
 from dreamgym.v1 import replay_pb2, replay_pb2_grpc
 from dreamgym.wire.channel import open_channel
+from dreamgym.wire.errors import error_from_rpc
 from dreamgym.wire.server import start_server
+from dreamgym.wire.settings import ServiceSettings
 
 pytestmark = pytest.mark.integration
 ROOM = "You are in a room. You see a desk 1, and a shelf 1."
@@ -307,3 +320,61 @@ async def test_variations_of_tasks_are_generated_and_a_model_is_loaded_ahead(ser
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await service.model.GenerateTasks(exp_pb.GenerateTasksRequest(experience_model="experience-1"))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_steps_are_grounded_by_the_real_replay_service(
+    service_settings: ServiceSettings, grpc_server: Callable[..., Awaitable[grpc.aio.Channel]]
+) -> None:
+    settings = ReplaySettings(**service_settings.model_dump())
+    store = ReplayStore(settings, Embedder(HashingEncoder(), 100))
+    servicer = ReplayServicer(store, settings)
+    channel = await grpc_server(settings, lambda s: replay_pb2_grpc.add_ReplayServicer_to_server(servicer, s))
+    stub: Any = replay_pb2_grpc.ReplayStub(channel)
+    home = f"home-{uuid.uuid4()}"
+
+    async def append() -> AsyncIterator[replay_pb2.AppendRequest]:
+        for name, split, source in (("a", "train", "seed"), ("b", "test", "seed"), ("c", "train", "dream")):
+            step = replay_pb2.StoredTransition(
+                state=ROOM, action="go to desk 1", next_state=f"You walk, {name}.", valid_action=True, confidence=1
+            )
+            episode = replay_pb2.StoredEpisode(
+                episode_id=name,
+                environment_id=home,
+                task_id=f"task-{name}",
+                instruction="x",
+                source=replay_pb2.Source.Value(f"SOURCE_{source.upper()}"),
+                split=split,
+                termination="step_limit",
+                transitions=[step],
+            )
+            yield replay_pb2.AppendRequest(episode=episode)
+
+    await stub.Append(append())
+    retriever = ReplayRetriever(channel)
+    scope = RetrievalScope(home, k=3)
+    hits = await retriever.similar(scope, ROOM, "go to desk 1")
+    assert [hit.demonstration.next_state for hit in hits] == ["You walk, a."]
+    assert await retriever.similar(scope, ROOM, "go to desk 1", exclude_task_id="task-a") == []
+    await store.close()
+
+
+async def test_the_service_runs_as_a_process_and_drains_on_sigterm(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {
+        "DREAMGYM_SERVICE_TOKEN": "secret",
+        "DREAMGYM_EXPERIENCE_ADDRESS": f"127.0.0.1:{port}",
+        "DREAMGYM_OBJECT_STORE": str(tmp_path),
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dreamgym.experience.server", env={**os.environ, **variables}
+    )
+    channel = open_channel(f"127.0.0.1:{port}", ExperienceSettings(service_token="secret"))
+    stub: Any = exp_grpc.ExperienceModelStub(channel)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.LoadModel(exp_pb.LoadModelRequest(model_version="none"), wait_for_ready=True, timeout=60)
+    assert isinstance(error_from_rpc(caught.value, service="experience"), ModelMissingError)
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 20) == 0
+    await channel.close(None)

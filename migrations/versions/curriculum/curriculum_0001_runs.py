@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
@@ -14,7 +16,7 @@ depends_on = None
 SCHEMA = "curriculum"
 
 
-def column(name: str, kind: sa.types.TypeEngine[object], *, key: bool = False, null: bool = False) -> sa.Column[object]:
+def column(name: str, kind: sa.types.TypeEngine[Any], *, key: bool = False, null: bool = False) -> sa.Column[Any]:
     return sa.Column(name, kind, primary_key=key, nullable=null)
 
 

@@ -8,7 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dreamgym.core.errors import CapacityError, EngineError, InvalidInputError, ModelMissingError
@@ -32,6 +32,13 @@ class LoadedModel:
     card: ModelCard
     worlds: WorldBook
     engine: Engine
+    _pieces: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def piece(self, token: int) -> str:
+        """The text of one token; remembered, because every step asks for all of its tokens."""
+        if token not in self._pieces:
+            self._pieces[token] = self.engine.decode([token])
+        return self._pieces[token]
 
 
 class EnginePool:

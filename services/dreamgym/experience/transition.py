@@ -12,7 +12,8 @@ from dreamgym.core.policy_prompt import one_line
 from dreamgym.experience.engines import LoadedModel
 from dreamgym.inference.engine import Engine, Generation, GenerationRequest
 
-STOP = ("# continue\n", "# success\n", "# failure\n")
+STOP = ("# continue\n", "# success\n", "# failure\n", "\n>", "\n~")
+"""The flags end an answer; the last two end one that has run on into another turn, which is malformed anyhow."""
 RETRY_TEMPERATURE = 0.3
 REFUSAL_WORDS = ("impossible", "invalid")
 
@@ -96,7 +97,7 @@ async def predict(
             fault = error
             continue
         valid = not is_refusal(outcome, card.refusals)
-        return Predicted(outcome, state_confidence(engine, generation), valid, len(prompt), spent)
+        return Predicted(outcome, state_confidence(model, generation), valid, len(prompt), spent)
     assert fault is not None
     raise fault
 
@@ -107,9 +108,9 @@ def is_refusal(outcome: Outcome, refusals: Sequence[str]) -> bool:
     return one_line(outcome.next_state) in {one_line(text) for text in refusals} or first in REFUSAL_WORDS
 
 
-def state_confidence(engine: Engine, generation: Generation) -> float:
+def state_confidence(model: LoadedModel, generation: Generation) -> float:
     """exp(mean log-probability) of the tokens between the state's `=` and the flag's `#`."""
-    pieces = [engine.decode([token]) for token in generation.token_ids]
+    pieces = [model.piece(token) for token in generation.token_ids]
     text = "".join(pieces)
     start = text.find("\n=") + 1 if "\n=" in text else 0
     end = text.rfind("\n#")
