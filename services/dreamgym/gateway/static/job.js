@@ -176,10 +176,10 @@ function drawResults(view) {
   const rows = evaluations.map((stage) => {
     const { dream, real } = stage.result;
     const gap = dream && real ? `${dream.value >= real.value ? "+" : "−"}${Math.abs(100 * (dream.value - real.value)).toFixed(0)} points` : "–";
-    return h("tr", {}, h("td", {}, stage.label || stageTitle(stage)), cell(dream, "dream"), cell(real, "real"), h("td", { class: "number" }, gap), h("td", { class: "number wide-only" }, String(stage.result.real_transitions ?? "–")));
+    return h("tr", {}, h("td", {}, stage.label || stageTitle(stage)), cell(dream, "dream"), cell(real, "real"), h("td", { class: "number wide-only" }, gap), h("td", { class: "number wide-only" }, String(stage.result.real_transitions ?? "–")));
   });
   const head = (text, kind = "") => h("th", { scope: "col", class: kind }, text);
-  const table = h("table", {}, h("thead", {}, h("tr", {}, head("Evaluation"), head("In the dream"), head("REAL"), head("Dream − REAL", "number"), head("Real steps used", "number wide-only"))), h("tbody", {}, ...rows));
+  const table = h("table", {}, h("thead", {}, h("tr", {}, head("Evaluation"), head("In the dream"), head("REAL"), head("Dream − REAL", "number wide-only"), head("Real steps used", "number wide-only"))), h("tbody", {}, ...rows));
   const labels = new Map(evaluations.map((stage, i) => [i, stage.label || stageTitle(stage)]));
   const series = [["dream", "dream", 0], ["real", "REAL", 1]].map(([where, name, colour]) => ({
     name, colour, points: evaluations.flatMap((stage, i) => stage.result[where] ? [{ x: i, y: stage.result[where].value, ...stage.result[where] }] : []),

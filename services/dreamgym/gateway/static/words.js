@@ -44,7 +44,12 @@ export function headline(found, where) {
 }
 
 export function shortData(data) {
+  if (data?.from && data?.to) {
+    const { from, to, error, ...rest } = data;
+    return [`${from} → ${to}`, error?.message, shortData(rest)].filter(Boolean).join(" · ");
+  }
   const parts = Object.entries(data ?? {}).filter(([, value]) => value !== null && value !== "").map(([name, value]) => {
+    if (name === "stage") return `stage ${value + 1}`; // counted from 1, as on the page
     if (typeof value === "number") return `${name} ${Number.isInteger(value) ? value : formatValue(value)}`;
     if (typeof value === "object") return `${name} ${JSON.stringify(value)}`;
     return `${name} ${value}`;
