@@ -62,6 +62,15 @@ class Tracker:
         self.closed: set[str] = set()
         self.opened: set[str] = set()
 
+    def copy(self) -> Tracker:
+        """An independent copy, to try a step on."""
+        twin = Tracker("", {})
+        twin.places, twin.here = self.places, self.here
+        twin.contents = {place: list(things) for place, things in self.contents.items()}
+        twin.known, twin.holding = set(self.known), list(self.holding)
+        twin.closed, twin.opened = set(self.closed), set(self.opened)
+        return twin
+
     def read(self, action: str) -> Move:
         """What an action means here."""
         named = action_entities(action, self.known)
