@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import uuid
+from argparse import Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,23 @@ import grpc
 import psutil
 import psycopg
 import pytest
+from alembic import command
+from alembic.config import Config
+from prometheus_client import REGISTRY
+from sqlalchemy import create_engine, make_url, text
 
 from dreamgym.bridge.guard import ActionPolicy, Rule
 from dreamgym.bridge.server import SERVICE_NAME, BridgeService
 from dreamgym.bridge.settings import BridgeSettings
+from dreamgym.embedded.migrate import find_alembic_ini
 from dreamgym.embedded.ports import choose_port
+from dreamgym.embedded.postgres import EmbeddedPostgres
+from dreamgym.replay import server as replay
+from dreamgym.replay.settings import ReplaySettings
 from dreamgym.v1 import environment_pb2 as pb
 from dreamgym.v1 import replay_pb2 as replay_pb
 from dreamgym.v1.environment_pb2_grpc import EnvironmentStub, add_EnvironmentServicer_to_server
-from dreamgym.v1.replay_pb2_grpc import ReplayServicer, add_ReplayServicer_to_server
+from dreamgym.v1.replay_pb2_grpc import ReplayStub
 from dreamgym.wire.channel import open_channel
 from dreamgym.wire.convert import dump_json
 from dreamgym.wire.server import start_server
@@ -34,6 +44,7 @@ from dreamgym.wire.settings import ServiceSettings
 pytestmark = pytest.mark.integration
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 HERE = Path(__file__).parent
+Stored = Callable[[str], Awaitable[list[replay_pb.StoredEpisode]]]
 
 
 @pytest.fixture
@@ -197,6 +208,27 @@ async def test_sixteen_streams_that_race_for_25_transitions_send_exactly_25(
     assert rows("SELECT count(*) FROM bridge.sessions WHERE job_id = %s AND ended_at IS NULL", job) == [(0,)]
 
 
+async def test_clients_that_leave_at_any_moment_leave_the_books_balanced(settings: BridgeSettings, rows: Rows) -> None:
+    chance, job = random.Random(7), uuid.uuid4().hex
+    # A time to live that no test reaches: sessions must be closed by their own end.
+    async with serving(settings.model_copy(update={"bridge_pool_size": 4, "bridge_session_ttl_s": 3600})) as stub:
+
+        async def leave_early() -> None:
+            with suppress(TimeoutError, asyncio.CancelledError):
+                async with asyncio.timeout(chance.uniform(0.0, 1.5)):
+                    await play(stub, corridor(99, job=job, budget=40), ["forward"] * 8)
+
+        await asyncio.gather(*(leave_early() for _ in range(24)))
+        after = await play(stub, corridor(1), ["forward"])
+    assert after.last.success
+    sent = rows("SELECT count(*) FROM bridge.audit WHERE job_id = %s AND disposition = 'sent'", job)
+    assert sent == rows("SELECT transitions_used FROM bridge.budgets WHERE job_id = %s", job)
+    assert sent[0][0] <= 40
+    assert rows("SELECT count(*) FROM bridge.sessions WHERE job_id = %s AND ended_at IS NULL", job) == [(0,)]
+    unanswered = "SELECT count(*) FROM bridge.audit WHERE job_id = %s AND answered_at IS NULL"
+    assert rows(unanswered, job) == [(0,)]
+
+
 async def test_a_budget_of_zero_shows_the_first_state_and_allows_no_step(settings: BridgeSettings, rows: Rows) -> None:
     reset = corridor(budget=0)
     async with serving(settings) as stub:
@@ -314,6 +346,29 @@ async def test_a_cancelled_stream_frees_its_worker_and_closes_its_session(settin
     assert ended == [("cancelled",)]
 
 
+async def test_a_client_that_falls_silent_loses_its_worker(settings: BridgeSettings) -> None:
+    async with serving(settings.model_copy(update={"bridge_idle_limit_s": 0.2, "bridge_pool_size": 1})) as stub:
+        silent = stub.Play()
+        await silent.write(pb.PlayRequest(reset=corridor(5)))
+        await silent.read()
+        response = await silent.read()
+        after = await play(stub, corridor(1), ["forward"])
+    assert response.failure.code == "deadline"
+    assert after.last.success
+
+
+async def test_one_stream_is_one_episode(settings: BridgeSettings) -> None:
+    async with serving(settings) as stub:
+        early, twice = stub.Play(), stub.Play()
+        await early.write(pb.PlayRequest(act=pb.Act(action="forward")))
+        refused_early = await early.read()
+        for _ in range(2):
+            await twice.write(pb.PlayRequest(reset=corridor(5)))
+            refused_twice = await twice.read()
+    assert refused_early.failure.code == "invalid_input"
+    assert refused_twice.failure.code == "invalid_input"
+
+
 async def test_a_denied_action_is_not_sent_and_costs_nothing(settings: BridgeSettings, rows: Rows) -> None:
     policy = ActionPolicy(deny=(Rule(pattern="^back$", reason="One way only."),), dry_run=(Rule(pattern="^forward$"),))
     reset = corridor(3, budget=1)
@@ -363,34 +418,23 @@ async def test_without_the_database_nothing_reaches_the_environment(settings: Br
     assert (played.failure.code, played.failure.retryable) == ("unavailable", True)
 
 
-_ReplayServicer: Any = ReplayServicer
-
-
-class ReplayStore(_ReplayServicer):  # type: ignore[misc]
-    """The appending side of the replay service, kept in memory."""
-
-    def __init__(self, reject: str = "") -> None:
-        self.episodes: list[replay_pb.StoredEpisode] = []
-        self._reject = reject
-
-    async def Append(self, request_iterator: AsyncIterator[replay_pb.AppendRequest], context: Any) -> Any:  # noqa: N802
-        received = [request.episode async for request in request_iterator]
-        if self._reject:
-            rejected = [replay_pb.Rejection(episode_id=one.episode_id, reason=self._reject) for one in received]
-            return replay_pb.AppendResponse(rejected=rejected)
-        self.episodes += received
-        return replay_pb.AppendResponse(episodes_stored=len(received))
-
-
 @asynccontextmanager
-async def replay_at(address: str, settings: ServiceSettings, store: ReplayStore) -> AsyncIterator[str]:
-    server, port = await start_server(
-        address, settings, [lambda server: add_ReplayServicer_to_server(store, server)], ["dreamgym.v1.Replay"]
-    )
+async def replay_service(settings: ServiceSettings, **changes: object) -> AsyncIterator[tuple[str, Stored]]:
+    """The replay service: its address, and a reader of the episodes that it has of an environment."""
+    server, port, store = await replay.start(ReplaySettings(**{**settings.model_dump(), **changes}), "127.0.0.1:0")
+    address = f"127.0.0.1:{port}"
+    channel = open_channel(address, settings)
+    stub: Any = ReplayStub(channel)
+
+    async def stored(environment_id: str) -> list[replay_pb.StoredEpisode]:
+        return [one async for one in stub.ListEpisodes(replay_pb.ListEpisodesRequest(environment_id=environment_id))]
+
     try:
-        yield f"127.0.0.1:{port}"
+        yield address, stored
     finally:
+        await channel.close(None)
         await server.stop(None)
+        await store.close()
 
 
 def spooled(settings: BridgeSettings) -> list[Path]:
@@ -398,40 +442,63 @@ def spooled(settings: BridgeSettings) -> list[Path]:
 
 
 async def test_a_recorded_episode_is_in_the_replay_store_when_its_stream_ends(settings: BridgeSettings) -> None:
-    store, reset = ReplayStore(), corridor(2, record=True, policy_version="policy-7")
-    async with replay_at("127.0.0.1:0", settings, store) as address:
+    halls = uuid.uuid4().hex
+    reset = corridor(2, environment_id=halls, record=True, policy_version="policy-7")
+    async with replay_service(settings) as (address, stored):
         recording = settings.model_copy(update={"replay_address": address})
         async with serving(recording) as stub:
             await play(stub, reset, ["forward", "forward"])
-            (stored,) = store.episodes
-            await play(stub, corridor(2), ["forward", "forward"])
-    assert len(store.episodes) == 1
-    assert (stored.source, stored.split, stored.success) == (replay_pb.SOURCE_REAL, "train", True)
-    assert (stored.environment_id, stored.job_id, stored.policy_version) == ("halls", reset.job_id, "policy-7")
-    assert (stored.episode_id, stored.termination, stored.task_id) == (reset.episode_id, "success", "walk")
-    assert [(step.action, step.state, step.next_state, step.reward) for step in stored.transitions] == [
+            (episode,) = await stored(halls)
+            await play(stub, corridor(2, environment_id=halls), ["forward", "forward"])
+            assert len(await stored(halls)) == 1
+    assert (episode.source, episode.split, episode.success) == (replay_pb.SOURCE_REAL, "train", True)
+    assert (episode.job_id, episode.policy_version) == (reset.job_id, "policy-7")
+    assert (episode.episode_id, episode.termination, episode.task_id) == (reset.episode_id, "success", "walk")
+    assert [(step.action, step.state, step.next_state, step.reward) for step in episode.transitions] == [
         ("forward", "You are at 0 of 2.", "You are at 1 of 2.", 0.0),
         ("forward", "You are at 1 of 2.", "You are at 2 of 2.", 1.0),
     ]
     assert spooled(recording) == []
 
 
+async def test_a_client_that_leaves_at_the_last_observation_loses_no_recording(settings: BridgeSettings) -> None:
+    halls = uuid.uuid4().hex
+    async with (
+        replay_service(settings) as (address, stored),
+        serving(settings.model_copy(update={"replay_address": address})) as stub,
+    ):
+        call = stub.Play()
+        for move in (
+            pb.PlayRequest(reset=corridor(1, environment_id=halls, record=True)),
+            pb.PlayRequest(act=pb.Act(action="forward")),
+        ):
+            await call.write(move)
+            await call.read()
+        call.cancel()
+
+        async def one_is_stored() -> bool:
+            return [episode.termination for episode in await stored(halls)] == ["success"]
+
+        await until(one_is_stored)
+
+
 async def test_an_episode_recorded_without_a_replay_store_is_stored_after_a_restart(settings: BridgeSettings) -> None:
+    halls = uuid.uuid4().hex
     away = settings.model_copy(update={"replay_address": "127.0.0.1:1", "bridge_record_wait_s": 0.1})
     async with serving(away) as stub:
-        await play(stub, corridor(1, record=True), ["forward"])
+        await play(stub, corridor(1, environment_id=halls, record=True), ["forward"])
     assert len(spooled(settings)) == 1
-    store = ReplayStore()
     async with (
-        replay_at("127.0.0.1:0", settings, store) as address,
+        replay_service(settings) as (address, stored),
         serving(settings.model_copy(update={"replay_address": address})),
     ):
-        await until(lambda: len(store.episodes) == 1 and not spooled(settings))
+        await until(lambda: not spooled(settings))
+        assert len(await stored(halls)) == 1
 
 
 async def test_an_episode_that_the_store_rejects_is_set_aside_and_not_sent_again(settings: BridgeSettings) -> None:
     async with (
-        replay_at("127.0.0.1:0", settings, ReplayStore(reject="no")) as address,
+        replay_service(settings, replay_text_characters_max=5) as (address, _),
         serving(settings.model_copy(update={"replay_address": address})) as stub,
     ):
         await play(stub, corridor(1, record=True), ["forward"])
@@ -449,20 +516,31 @@ async def test_sessions_of_a_dead_bridge_are_closed(settings: BridgeSettings, ro
         await until(lambda: rows(query, found[0]) == [("infrastructure",)])
 
 
-async def test_sigterm_lets_the_running_episode_finish(settings: BridgeSettings, tmp_path: Path) -> None:
+@asynccontextmanager
+async def bridge_process(settings: BridgeSettings) -> AsyncIterator[tuple[asyncio.subprocess.Process, Any]]:
+    """`python -m dreamgym.bridge.server` and a client of it."""
     address = f"127.0.0.1:{choose_port()}"
     environment = {
         **os.environ,
         "DREAMGYM_BRIDGE_ADDRESS": address,
         "DREAMGYM_DATABASE_URL": settings.database_url,
         "DREAMGYM_SERVICE_TOKEN": settings.service_token.get_secret_value(),
-        "DREAMGYM_STATE_DIR": str(tmp_path),
+        "DREAMGYM_STATE_DIR": str(settings.state_dir),
         "DREAMGYM_BRIDGE_ADAPTERS": '{"corridor": "corridor:CorridorAdapter"}',
     }
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "dreamgym.bridge.server", env=environment)
     channel = open_channel(address, settings)
     try:
-        stub: Any = EnvironmentStub(channel)
+        yield process, EnvironmentStub(channel)
+    finally:
+        await channel.close(None)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_sigterm_lets_the_running_episode_finish(settings: BridgeSettings) -> None:
+    async with bridge_process(settings) as (process, stub):
         call = stub.Play(wait_for_ready=True)
         await call.write(pb.PlayRequest(reset=corridor(2)))
         await call.read()
@@ -473,13 +551,103 @@ async def test_sigterm_lets_the_running_episode_finish(settings: BridgeSettings,
             response = await call.read()
         assert response.observation.success
         assert await asyncio.wait_for(process.wait(), 15) == 0
+    assert workers
+    assert not any(worker.is_running() for worker in workers)
+
+
+async def test_a_killed_bridge_leaves_no_adapter_process_behind(settings: BridgeSettings, rows: Rows) -> None:
+    reset = corridor(2)
+    async with bridge_process(settings) as (process, stub):
+        call = stub.Play(wait_for_ready=True)
+        await call.write(pb.PlayRequest(reset=reset))
+        await call.read()
+        await call.write(pb.PlayRequest(act=pb.Act(action="hang")))
+        await until(lambda: rows("SELECT action FROM bridge.audit WHERE job_id = %s", reset.job_id) == [("hang",)])
+        workers = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
         assert workers
-        assert not any(worker.is_running() for worker in workers)
-    finally:
-        await channel.close(None)
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await until(lambda: not any(worker.is_running() for worker in workers))
+
+
+class Relay:
+    """A TCP relay in front of the database, so that it can be taken away from one bridge only."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self, port: int = 0) -> int:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        listening: int = self._server.sockets[0].getsockname()[1]
+        return listening
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        self._writers += [writer, far_writer]
+        await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+async def test_a_database_that_goes_away_stops_the_actions_and_comes_back_with_the_budget(
+    settings: BridgeSettings,
+) -> None:
+    url = make_url(settings.database_url)
+    relay = Relay(str(url.host), int(url.port or 5432))
+    port = await relay.start()
+    through = url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+    job = uuid.uuid4().hex
+    async with serving(settings.model_copy(update={"database_url": through})) as stub:
+        call = stub.Play()
+        await call.write(pb.PlayRequest(reset=corridor(9, job=job, budget=2)))
+        await call.read()
+        await call.write(pb.PlayRequest(act=pb.Act(action="forward")))
+        await call.read()
+        await relay.stop()
+        before = transitions_sent()
+        await call.write(pb.PlayRequest(act=pb.Act(action="forward")))
+        refused = await call.read()
+        assert (refused.failure.code, refused.failure.retryable) == ("unavailable", True)
+        assert transitions_sent() == before
+        await relay.start(port)
+        played = await play(stub, corridor(9, job=job, budget=2), ["forward", "forward"])
+        await relay.stop()
+    assert len(played.observations) == 1 + 1
+    assert played.failure is not None
+    assert played.failure.code == "budget_exhausted"
+
+
+def transitions_sent() -> float:
+    return REGISTRY.get_sample_value("dreamgym_bridge_transitions_total", {"adapter": "corridor"}) or 0.0
+
+
+def test_the_migrations_make_what_the_models_describe_and_take_it_back(embedded_postgres: EmbeddedPostgres) -> None:
+    embedded_postgres.ensure_database("bridge_migrations")
+    url = embedded_postgres.url("bridge_migrations")
+    configuration = Config(str(find_alembic_ini()), cmd_opts=Namespace(x=["schema=bridge"]))
+    configuration.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
+    for _ in range(2):
+        command.upgrade(configuration, "heads")
+        command.check(configuration)
+        command.downgrade(configuration, "bridge@base")
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        left = connection.scalar(text("SELECT count(*) FROM pg_class WHERE relnamespace = 'bridge'::regnamespace"))
+    engine.dispose()
+    assert left == 0
 
 
 @pytest.mark.alfworld
@@ -497,15 +665,15 @@ async def test_the_expert_wins_a_real_alfworld_game_over_the_wire(settings: Brid
         state = adapter.step(plan[-1])
     adapter.close()
     task = pb.Task(id=game.game_id, instruction=game.instruction, metadata=dump_json(metadata), split="train")
-    reset = corridor(adapter="alfworld", environment_id="household", budget=100, seed=3, max_steps=50, record=True)
+    reset = corridor(adapter="alfworld", environment_id=uuid.uuid4().hex, budget=100, seed=3, max_steps=50, record=True)
     reset.task.CopyFrom(task)
-    store = ReplayStore()
     async with (
-        replay_at("127.0.0.1:0", settings, store) as address,
+        replay_service(settings) as (address, stored),
         serving(settings.model_copy(update={"replay_address": address})) as stub,
     ):
         info = await stub.Describe(pb.DescribeRequest(environment_id="household", adapter="alfworld"))
         played = await play(stub, reset, ["dance", *plan])
+        (episode,) = await stored(reset.environment_id)
     assert "household" in info.description
     assert not played.observations[1].valid_action
     assert set(plan[:1]) <= set(played.observations[0].admissible_actions)
@@ -514,5 +682,4 @@ async def test_the_expert_wins_a_real_alfworld_game_over_the_wire(settings: Brid
     assert [action for (action,) in audit] == ["dance", *plan]
     used = rows("SELECT transitions_used FROM bridge.budgets WHERE job_id = %s", reset.job_id)
     assert used == [(len(plan) + 1,)]
-    (stored,) = store.episodes
-    assert [step.next_state for step in stored.transitions] == [seen.state for seen in played.observations[1:]]
+    assert [step.next_state for step in episode.transitions] == [seen.state for seen in played.observations[1:]]

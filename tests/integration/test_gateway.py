@@ -480,7 +480,7 @@ async def test_a_whole_life_of_a_job_is_told_by_its_feed(platform: Platform) -> 
     middle = len(feed) // 2
     assert await platform.events(job, last=feed[middle][2]) == feed[middle + 1 :]
 
-    query = {"name": "loss", "stage": 1}
+    query: dict[str, str | int] = {"name": "loss", "stage": 1}
     series = (await platform.rest.get(f"/v1/jobs/{job['id']}/metrics", params=query)).json()["series"]
     assert [point[0] for point in series[0]["points"]] == [0, 1, 2]
 
@@ -671,7 +671,7 @@ async def test_a_call_without_the_service_token_is_refused(platform: Platform) -
     async with grpc.aio.insecure_channel(f"127.0.0.1:{platform.gateway.jobs_port}") as channel:
         with pytest.raises(grpc.RpcError) as refused:
             await JobsStub(channel).GetModel(pb.GetModelRequest(id="x"))
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 # Play
@@ -683,6 +683,9 @@ class CountingWorld(EnvironmentServicer):
     def __init__(self) -> None:
         self.open = 0
         self.resets: list[env_pb.Reset] = []
+
+    async def Describe(self, request: env_pb.DescribeRequest, context: Any) -> env_pb.EnvironmentInfo:  # noqa: N802
+        return env_pb.EnvironmentInfo(environment_id=request.environment_id)
 
     async def Play(self, request_iterator: Any, context: Any) -> AsyncIterator[env_pb.PlayResponse]:  # noqa: N802
         self.open += 1
@@ -704,7 +707,9 @@ class CountingWorld(EnvironmentServicer):
                         state=f"{count}: {request.act.action}",
                         done=done,
                         success=done,
-                        termination=env_pb.TERMINATION_REASON_SUCCESS if done else 0,  # type: ignore[arg-type]
+                        termination=env_pb.TERMINATION_REASON_SUCCESS
+                        if done
+                        else env_pb.TERMINATION_REASON_UNSPECIFIED,
                         valid_action=True,
                     )
                 )

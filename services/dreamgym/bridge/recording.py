@@ -75,12 +75,22 @@ class Recorder:
         self._news.set()
 
     async def _run(self) -> None:
-        for episode in await asyncio.to_thread(self._spool.waiting):
-            self._add(episode)
+        try:
+            for episode in await asyncio.to_thread(self._spool.waiting):
+                self._add(episode)
+        except OSError:
+            metrics.RECORDING_FAILURES.inc()
+            log.exception("spool not readable", extra={"folder": str(self._settings.bridge_spool)})
         while True:
             await self._news.wait()
             self._news.clear()
-            if not await self._send_all():
+            try:
+                all_sent = await self._send_all()
+            except Exception:  # whatever it is, the others must not be stuck behind it for good
+                metrics.RECORDING_FAILURES.inc()
+                log.exception("recorded episodes not stored yet")
+                all_sent = False
+            if not all_sent:
                 await asyncio.sleep(self._settings.bridge_record_retry_s)
                 self._news.set()
 

@@ -45,4 +45,6 @@ class SessionKeeper:
                     log.warning("closed sessions of a bridge that died", extra={"sessions": closed})
             except UnavailableError as error:
                 log.warning("sessions not renewed", extra={"cause": str(error)})
+            except Exception:  # a fault of one round must not end the keeping of leases
+                log.exception("sessions not renewed")
             await asyncio.sleep(self._ttl_s / 3)

@@ -16,12 +16,15 @@ class BridgeSettings(ServiceSettings):
     state_dir: Path = Path("state")
     """Folder for what must survive a restart outside the database: recorded episodes not yet in the replay store."""
 
-    bridge_pool_size: int = Field(2, ge=1)
+    bridge_pool_size: int = Field(6, ge=1)
     """Adapter processes, each playing one episode at a time; together the capacity of this bridge."""
     bridge_episodes_per_worker: int = Field(200, ge=1)
     """Episodes after which an adapter process is replaced, so that an engine's leak stays bounded."""
-    bridge_capacity_wait_s: float = Field(120.0, ge=0)
-    """How long a reset waits for a free adapter process before it is refused for want of capacity."""
+    bridge_capacity_wait_s: float = Field(100.0, ge=0)
+    """How long a reset waits for a free adapter process before it is refused for want of capacity.
+
+    Less than a rollout's `turn_deadline_s` (120 s), so that the caller learns the cause instead of a mere time-out.
+    """
     bridge_start_deadline_s: float = Field(60.0, gt=0)
     """Longest start of an adapter process, with the import of its engine."""
     bridge_reset_deadline_s: float = Field(60.0, gt=0)

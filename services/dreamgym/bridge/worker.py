@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -104,7 +105,14 @@ def _read_all(reader: BinaryIO, inbox: queue.SimpleQueue[Any]) -> None:
         while (message := frames.read_frame(reader)) is not None:
             inbox.put(message)
     finally:
-        os._exit(0)
+        _end()
+
+
+def _end() -> None:
+    """End at once, with what the engine has started; the bridge gives each worker a process group of its own."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(0)
 
 
 def main() -> None:
@@ -120,7 +128,7 @@ def main() -> None:
             writer.write(frames.encode(answer))
             writer.flush()
         except BrokenPipeError:
-            return
+            _end()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import TextIO
 from rich.console import Console
 
 from dreamgym.cli import demo_pipeline, local_platform
-from dreamgym.cli.connection import read_record
+from dreamgym.cli.connection import DEFAULT_STATE, read_record
 from dreamgym.cli.follow import follow_job
 from dreamgym.cli.memory import PeakMemory
 from dreamgym.cli.report import Report, Run, build_report
@@ -67,6 +67,7 @@ def run_demo(demo: Demo) -> tuple[Job, Report]:
             peak_memory_bytes=None if demo.running else max(memory.peak_bytes, memory.sample()),
             gateway_url=platform.url,
             object_store=platform.object_store,
+            start_command="" if demo.running else _start_command(demo.state_dir),
             quick=demo.quick,
             cores=_cores(),
         )
@@ -75,8 +76,6 @@ def run_demo(demo: Demo) -> tuple[Job, Report]:
     demo.say("")
     print_report(report, Console(file=demo.stream, width=None if demo.stream.isatty() else 140))
     demo.say("\nReport: " + ", ".join(str(path) for path in written))
-    if demo.running is None:
-        demo.say(f"Start the platform again, with what it learnt: dreamgym --state {demo.state_dir} up")
     return job, report
 
 
@@ -103,16 +102,18 @@ def _customer(demo: Demo, client: DreamGym, platform: Platform) -> Job:
 
 
 def _report_upload(demo: Demo, name: str, report: ImportReport) -> None:
-    """Say what was taken. A demo on half of its data would mislead: any refused line ends it."""
+    """Say what was taken and what was not; without anything there is no demo."""
     taken = report.accepted or report.episodes_stored
     known = f", {report.already_there} were there already" if report.already_there else ""
     demo.say(f"Uploaded {name}: {taken} new{known}")
-    if report.issues:
-        first = report.issues[0]
-        raise InvalidInputError(
-            f"{max(report.issue_count, len(report.issues))} lines of {name} were refused; line {first.line}: {first.reason}",
-            remedy=first.remedy or "Record the examples again: make seeds.",
-        )
+    if not report.issues:
+        return
+    first = report.issues[0]
+    refused = f"{max(report.issue_count, len(report.issues))} lines of {name} were not taken"
+    reason = f"line {first.line}: {first.reason}"
+    if not taken and not report.already_there:
+        raise InvalidInputError(f"{refused}, and nothing else is there; {reason}", remedy=first.remedy)
+    demo.say(f"  {refused}; {reason}")
 
 
 def _cancelled(client: DreamGym, job: Job) -> Job:
@@ -163,6 +164,10 @@ def _require_examples(folder: Path) -> None:
             f"{folder} lacks {', '.join(missing)}.",
             remedy="Run the demo in the repository's folder, give --examples, or record them with `make seeds`.",
         )
+
+
+def _start_command(state_dir: Path) -> str:
+    return "dreamgym up" if state_dir == DEFAULT_STATE else f"dreamgym --state {state_dir} up"
 
 
 def _cores() -> int:

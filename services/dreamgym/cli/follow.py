@@ -20,11 +20,13 @@ from dreamgym.cli.progress import Progress
 from dreamgym.cli.report_format import duration
 from dreamgym.client import DreamGym, Event
 from dreamgym.client.values import Job
-from dreamgym.core.errors import DreamGymError
+from dreamgym.core.errors import DreamGymError, UnavailableError
 from dreamgym.core.job_states import StageState
 
 _LOOK_S = 2.0
 _METRICS_LINE_S = 20.0
+_PATIENCE_S = 90.0
+"""How long a gateway may be away before watching gives up."""
 _SIGNS = {
     StageState.PENDING: ("·", "dim"),
     StageState.RUNNING: ("▶", "cyan"),
@@ -92,7 +94,7 @@ def _run(
     on_tick: Callable[[], None],
     say: Callable[[str], None],
 ) -> None:
-    looked, measured = time.monotonic(), time.monotonic()
+    looked = measured = answered = time.monotonic()
     while True:
         news = _drain(source.events, wait_s=0.5)
         for event in news:
@@ -104,7 +106,12 @@ def _run(
         if progress.is_still and not news:
             return
         if news or now - looked > _LOOK_S:
-            progress.look(client.jobs.get(progress.job.id))
+            try:
+                progress.look(client.jobs.get(progress.job.id))
+                answered = now
+            except UnavailableError:  # a gateway that restarts must not end the watch
+                if now - answered > _PATIENCE_S:
+                    raise
             looked = now
         if now - measured > _METRICS_LINE_S:
             measured = now

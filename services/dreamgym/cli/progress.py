@@ -17,7 +17,7 @@ _SHOWN_METRICS = (
     *("loss", "dream_success", "real_success", "reward", "kl", "entropy", "invalid_rate"),
     *("dream_episodes", "real_episodes", "state_exact"),
 )
-_QUIET = frozenset({"metric", "end", "job.created", "dispatch.sent"})
+_QUIET = frozenset({"metric", "end", "job.created", "dispatch.sent", "model.published"})
 """Events that are no news for people: points of curves, and what another line says already."""
 _ITERATION = ("success", "reward", "kl", "entropy", "invalid_rate", "groups_used", "groups_zero_variance")
 
@@ -80,13 +80,14 @@ class Progress:
         if event.type == "iteration.finished":
             measured = [f"{key.replace('_', ' ')} {data[key]:.3g}" for key in _ITERATION if _is_number(data.get(key))]
             return f"{name}: iteration {data.get('iteration')}  {'  '.join(measured)}"
-        if event.type == "model.published":
-            return f"{name}: {data.get('role', '')} model {data.get('version', '')} published"
+        if event.type == "model.registered":
+            return f"{data.get('role', '')} model {data.get('version', '')} is ready"
         words = data.get("message") or data.get("text") or data.get("note")
         rest = words or ", ".join(
             f"{key} {value}" for key, value in data.items() if key != "stage" and _is_short(value)
         )
-        return ": ".join(part for part in (name, event.type, rest) if part)
+        kind = "" if event.type == "stage.note" and words else event.type
+        return ": ".join(part for part in (name, kind, rest) if part)
 
     def name(self, index: int) -> str:
         """A stage's number and title."""

@@ -28,6 +28,8 @@ class Run:
     peak_memory_bytes: int | None = None
     gateway_url: str = ""
     object_store: str = ""
+    start_command: str = ""
+    """What starts the platform again with all that it learnt; empty where it goes on running."""
     quick: bool = False
     cores: int | None = None
 

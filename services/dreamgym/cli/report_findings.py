@@ -7,6 +7,7 @@ from typing import Literal
 
 from dreamgym.cli.report import Report, Stage
 from dreamgym.cli.report_fidelity import Fidelity
+from dreamgym.cli.report_format import share
 from dreamgym.cli.report_pairs import Verdict
 from dreamgym.core.statistics import Proportion
 
@@ -119,10 +120,16 @@ def _learning(stage: Stage) -> list[Finding]:
         first, last = stage.training_success
         not_helped = stage.effect is not None and stage.effect.verdict != "helped"
         if last - first >= 0.1 and not_helped and stage.trains_in == "dream":
-            text = f"In the dream, success on training tasks rose from {first:.0%} to {last:.0%} while real success did not"
-            found.append(Finding("bad", f"{text}: what was learnt may hold in the dream only.", stage.index))
+            text = f"In the dream, success on training tasks rose from {share(first)} to {share(last)}"
+            found.append(
+                Finding(
+                    "bad",
+                    f"{text} while real success did not: what was learnt may hold in the dream only.",
+                    stage.index,
+                )
+            )
         elif last < first:
-            text = f"Success on training tasks fell from {first:.0%} to {last:.0%} during `{stage.title}`."
+            text = f"Success on training tasks fell from {share(first)} to {share(last)} during `{stage.title}`."
             found.append(Finding("warning", text, stage.index))
     used = sum(point.groups_used or 0 for point in stage.curve)
     silent = sum(point.groups_zero_variance or 0 for point in stage.curve)
@@ -179,15 +186,15 @@ def _fidelity(fidelity: Fidelity) -> list[Finding]:
         listed = ", ".join(f"`{kind.action}` {_percent(kind.exact)} of {kind.exact.n}" for kind in weak[:4])
         found.append(Finding("bad", f"It is wrong more often than right about: {listed}."))
     if fidelity.success_precision is not None and fidelity.success_precision < 0.9:
-        text = (
-            f"When the dream says that a task is solved, it is right in {fidelity.success_precision:.0%} of the cases: "
-        )
+        text = f"When the dream says that a task is solved, it is right in {share(fidelity.success_precision)} of the cases: "
         found.append(Finding("bad", f"{text}an agent can be rewarded for what is not solved."))
     if fidelity.success_recall is not None and fidelity.success_recall < 0.9:
-        text = f"The dream sees {fidelity.success_recall:.0%} of the real successes and misses the others."
+        text = f"The dream sees {share(fidelity.success_recall)} of the real successes and misses the others."
         found.append(Finding("warning", text))
     if fidelity.invalid_recall is not None and fidelity.invalid_recall < 0.8:
-        text = f"The dream refuses only {fidelity.invalid_recall:.0%} of the actions that the real environment refuses."
+        text = (
+            f"The dream refuses only {share(fidelity.invalid_recall)} of the actions that the real environment refuses."
+        )
         found.append(Finding("bad", text))
     if fidelity.malformed:
         of = f" of {fidelity.n}" if fidelity.n else ""

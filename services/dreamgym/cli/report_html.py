@@ -246,7 +246,7 @@ def _fidelity(fidelity: Fidelity | None) -> list[str]:
     ]
     rows = "".join(f'<tr><td>{escape(name)}</td><td class="rate">{escape(value)}</td></tr>' for name, value in measures)
     bars = [IntervalRow(kind.action, kind.exact, "dream") for kind in fidelity.by_action]
-    plot = interval_plot(bars, "Exactly predicted next states by kind of action", label_width=130.0)
+    plot = interval_plot(bars, "Exactly predicted next states by kind of action")
     honest = calibration_plot(
         [(part.confidence, part.accuracy) for part in fidelity.calibration], "right, by stated confidence"
     )

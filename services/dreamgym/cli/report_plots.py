@@ -32,11 +32,12 @@ class Series:
     dots_only: bool = False
 
 
-def interval_plot(rows: Sequence[IntervalRow], title: str, *, label_width: float = 250.0) -> str:
+def interval_plot(rows: Sequence[IntervalRow], title: str) -> str:
     """Rates from 0 to 100 % as dots with their intervals, one line each; empty text without rows."""
     if not rows:
         return ""
-    left, right, top = label_width, 150.0, 8.0
+    left = min(300.0, 24 + 7 * max(len(row.label) for row in rows))
+    right, top = 150.0, 8.0
     bottom = top + _ROW * len(rows)
     span = _WIDTH - left - right
     parts = [_open(title, _WIDTH, bottom + 26)]

@@ -50,7 +50,7 @@ def text(data: Any, key: str) -> str:
 
 
 def proportion(data: Any, *, value: str = "value") -> Proportion | None:
-    """A rate, named `value`, with its interval. An interval that was not sent is computed from the count; without one there is none."""
+    """A rate, named `value`, with its interval, which is computed where it was not sent. None without a count."""
     rate, n = number(data, value), count(data, "n")
     if rate is None or not n:
         return None

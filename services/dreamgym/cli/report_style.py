@@ -18,7 +18,7 @@ table{border-collapse:collapse;width:100%;font-size:14px}
 th{text-align:left;font-weight:600;color:var(--soft);font-size:12.5px;white-space:nowrap}
 th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
 tr:last-child td{border-bottom:0}.right{text-align:right;white-space:nowrap}td.rate{white-space:nowrap}
-table.stages td:first-child{min-width:220px}
+td:first-child{min-width:140px}table.stages td:first-child{min-width:220px}
 table.stages th,table.stages td{padding-right:10px}
 td.real{color:var(--real);font-weight:600}td.dream{color:var(--dream)}
 .helped,.state-succeeded{color:var(--good)}.harmed,.state-failed{color:var(--bad)}
@@ -30,7 +30,7 @@ ul.findings li::before{position:absolute;left:4px;font-weight:700}
 li.good::before{content:"✓";color:var(--good)}li.bad::before{content:"✗";color:var(--bad)}
 li.warning::before{content:"~";color:var(--warning)}li.neutral::before{content:"·";color:var(--soft)}
 .plots{display:flex;flex-wrap:wrap;gap:10px 26px}.plots svg{flex:1 1 300px}
-svg{width:100%;height:auto;display:block;font:12px system-ui,sans-serif}svg.wide{min-width:520px}
+svg{width:100%;height:auto;display:block;font:12px system-ui,sans-serif}svg.wide{min-width:680px}
 .grid{stroke:var(--line);stroke-width:1}.tick{fill:var(--soft);font-size:11px}.label,.value{fill:var(--ink)}
 .title{fill:var(--ink);font-weight:600}.bar{stroke-width:3;stroke-linecap:round;opacity:.55}
 .line{fill:none;stroke-width:2}.bar.dream,.line.dream{stroke:var(--dream)}.bar.real,.line.real{stroke:var(--real)}

@@ -134,7 +134,14 @@ def _models(report: Report) -> list[RenderableType]:
 def ways_to_try(report: Report) -> list[str]:
     """Commands that continue from here."""
     name = report.environment or "ENVIRONMENT"
-    return [f"Walk through the dream: dreamgym play {name}", f"Walk through reality:   dreamgym play {name} --real"]
+    roles = {model.role for model in report.models}
+    lines = {
+        f"Start the platform again: {report.run.start_command}": bool(report.run.start_command),
+        f"Walk through the dream: dreamgym play {name}": "experience" in roles,
+        f"Walk through reality: dreamgym play {name} --real": True,
+        f"Measure the newest agent again: dreamgym eval {name}": "policy" in roles,
+    }
+    return [line for line, possible in lines.items() if possible]
 
 
 def _costs(report: Report) -> str:

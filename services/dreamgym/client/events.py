@@ -69,10 +69,11 @@ def follow(
     """Yield events until the server ends the stream and `is_over` agrees that nothing more will come.
 
     A connection that breaks or is silent for `silence_s` is made again from the last event seen (`Last-Event-ID`), so no
-    event is lost and none comes twice. Raises UnreachableError after `patience_s` without any connection.
+    event is lost and none comes twice. Ends when the client is closed. Raises UnreachableError after `patience_s`
+    without any connection.
     """
     delay_s, broken_since, attempt = 0.0, None, 0
-    while True:
+    while not transport.is_closed:
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_event_id} if last_event_id else {})}
         try:
             with transport.stream(path, headers=headers, timeout_s=silence_s) as response:
@@ -84,9 +85,11 @@ def follow(
                     attempt = 0
                     last_event_id = event.id or last_event_id
                     yield event
-            if is_over():
+            if transport.is_closed or is_over():
                 return
         except (UnreachableError, UnavailableError):
+            if transport.is_closed:
+                return
             now = time.monotonic()
             broken_since = broken_since or now
             if now - broken_since > patience_s:

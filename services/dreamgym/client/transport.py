@@ -68,6 +68,10 @@ class Transport:
     def close(self) -> None:
         self._client.close()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._client.is_closed
+
     def request(
         self,
         method: str,

@@ -115,6 +115,8 @@ class DreamEpisode:
         if self._over:
             raise ConflictError("This episode is over.", remedy="Open a new stream for another episode.")
         action = one_line(action)
+        if not action:
+            return self._refuse_silence()
         hits = await self._retriever.similar(self._scope, self.state, action)
         predicted = await predict(
             self._model,
@@ -146,6 +148,16 @@ class DreamEpisode:
             prompt_tokens=predicted.prompt_tokens,
             completion_tokens=predicted.completion_tokens,
         )
+
+    def _refuse_silence(self) -> Step:
+        """An action without a word is refused in the environment's own words; nothing is similar to it and nothing changes."""
+        refusals = self._model.card.refusals
+        state = refusals[0] if refusals else self.state
+        self._turns.append(("", state))
+        self._chain.append(turn_text("", state))
+        self._over = len(self._turns) >= self._max_steps
+        termination = TerminationReason.STEP_LIMIT if self._over else None
+        return Step(state=state, done=self._over, termination=termination, valid_action=False)
 
     async def close(self) -> None:
         await self._model.engine.release(self._session)

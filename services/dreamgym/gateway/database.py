@@ -7,16 +7,16 @@ from contextlib import asynccontextmanager
 
 import orjson
 from sqlalchemy import text
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from dreamgym.core.errors import UnavailableError
+from dreamgym.core.errors import InvalidInputError, UnavailableError
 from dreamgym.gateway.settings import GatewaySettings
 
 
 class Database:
-    """Opens transactions; a dead database becomes `UnavailableError`."""
+    """Opens transactions; a dead database becomes `UnavailableError`, a value it cannot hold `InvalidInputError`."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self.engine = create_async_engine(
@@ -45,6 +45,11 @@ class Database:
             raise UnavailableError(
                 f"The database does not answer: {str(error).splitlines()[0]}",
                 remedy="Retry; if it stays, check DREAMGYM_DATABASE_URL and the database's log.",
+            ) from error
+        except DataError as error:
+            raise InvalidInputError(
+                f"A value cannot be stored: {str(error.orig).splitlines()[0]}.",
+                remedy="Text may not hold the character NUL; whole numbers have 64 bits.",
             ) from error
 
     async def ping(self) -> None:

@@ -75,12 +75,13 @@ class Dispatcher:
             job.write_event("dispatch.sent", {"celery_task_id": task_id, "queue": QUEUE})
 
     async def _put_off(self, job_id: str, reason: str) -> None:
-        log.warning("the broker did not take a job", extra={"job": job_id, "reason": reason})
         async with locked_job(self.database, job_id) as job:
-            if job.state is JobState.QUEUED:
-                job.row.dispatches -= 1
-                job.row.dispatch_due_at = job.now + timedelta(seconds=_RETRY_BROKER_S)
+            if job.state is not JobState.QUEUED:  # taken, paused or cancelled meanwhile: nothing waits for the broker
+                return
+            job.row.dispatches -= 1
+            job.row.dispatch_due_at = job.now + timedelta(seconds=_RETRY_BROKER_S)
             if not job.row.dispatch_error:  # one event for an outage, however often it is tried
+                log.warning("the broker did not take a job", extra={"job": job_id, "reason": reason})
                 remedy = "Nothing to do: the job waits and is sent when the broker answers. See its log."
                 job.write_event("dispatch.failed", {"reason": reason, "remedy": remedy})
             job.row.dispatch_error = reason

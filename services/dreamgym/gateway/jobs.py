@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import distinct_on, insert
 
 from dreamgym.core.errors import ConflictError, InvalidInputError, NotFoundError
 from dreamgym.core.job_states import JobState, StageState
@@ -98,7 +98,7 @@ async def get_job(database: Database, tenant_id: str, job_id: str) -> JobView:
         newest = (
             select(JobMetric)
             .where(JobMetric.job_id == job_id)
-            .distinct(JobMetric.stage, JobMetric.name)
+            .ext(distinct_on(JobMetric.stage, JobMetric.name))
             .order_by(JobMetric.stage, JobMetric.name, JobMetric.step.desc())
         )
         metrics = (await session.scalars(newest)).all()

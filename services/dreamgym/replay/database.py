@@ -32,6 +32,8 @@ def open_engine(settings: ReplaySettings) -> AsyncEngine:
         # Recall 0.996 at 100k transitions; strict order, so that filters do not disturb the ranking.
         "hnsw.ef_search": 100,
         "hnsw.iterative_scan": "strict_order",
+        # Scanning on costs more per row than an exact scan, which is what follows when this is not enough.
+        "hnsw.max_scan_tuples": 1_000,
     }
     return create_async_engine(
         settings.database_url,

@@ -61,7 +61,9 @@ class HashingEncoder:
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         # A pair without a single word still needs a direction: cosine distance to a zero vector is undefined.
         vectors[lengths[:, 0] == 0.0, 0] = 1.0
-        return vectors / np.where(lengths == 0.0, np.float32(1.0), lengths)
+        lengths[lengths == 0.0] = 1.0
+        vectors /= lengths
+        return vectors
 
 
 def _hashed_counts(text: str, salt: str) -> Vectors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -46,7 +46,10 @@ class ReplayStore:
         self.embedder.close()
 
     async def append(self, episodes: Sequence[EpisodeRecord]) -> Stored:
-        """Store whole episodes, those of one environment in one transaction; one that is there already stays as it is."""
+        """Store whole episodes, those of one environment in one transaction; one that is there already stays as it is.
+
+        Call `finish_append` after the last of a series.
+        """
         by_environment: dict[str, dict[str, EpisodeRecord]] = {}
         for episode in episodes:
             by_environment.setdefault(episode.environment_id, {}).setdefault(episode.episode_id, episode)
@@ -54,6 +57,17 @@ class ReplayStore:
         for environment_id, records in by_environment.items():
             stored += await self._append_to(environment_id, records)
         return Stored(stored.episodes, stored.transitions, len(episodes) - stored.episodes)
+
+    async def finish_append(self, environment_ids: Iterable[str]) -> None:
+        """Build vector indexes in the background where enough data has come in."""
+        async with typed_errors(self._deadline_s), self.reading.connect() as connection:
+            rows = await connection.execute(
+                select(EnvironmentRow.environment_id, EnvironmentRow.transitions).where(
+                    EnvironmentRow.environment_id.in_(environment_ids)
+                )
+            )
+            for environment_id, transitions in rows:
+                self.indexer.consider(environment_id, transitions)
 
     async def search(
         self, environment_id: str, queries: Sequence[Query], top_k: int, filters: Filters
@@ -139,8 +153,7 @@ class ReplayStore:
             if await _lock(connection, environment_id) is None:
                 raise CapacityError(f"Environment {environment_id!r} was deleted during the append.", remedy="Retry.")
             stored = await insert_episodes(connection, environment_id, new, vectors)
-            total = await _count(connection, environment_id, stored.transitions)
-        self.indexer.consider(environment_id, total)
+            await _count(connection, environment_id, stored.transitions)
         return stored
 
     async def _encoder_of(self, connection: AsyncConnection, environment_id: str) -> str | None:
@@ -165,11 +178,9 @@ async def _lock(connection: AsyncConnection, environment_id: str) -> int | None:
     )
 
 
-async def _count(connection: AsyncConnection, environment_id: str, change: int) -> int:
-    total = await connection.scalar(
+async def _count(connection: AsyncConnection, environment_id: str, change: int) -> None:
+    await connection.execute(
         update(EnvironmentRow)
         .where(EnvironmentRow.environment_id == environment_id)
         .values(transitions=EnvironmentRow.transitions + change)
-        .returning(EnvironmentRow.transitions)
     )
-    return int(total or 0)

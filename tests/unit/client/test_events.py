@@ -95,3 +95,11 @@ def test_an_event_may_have_several_lines_of_data_and_none_of_json() -> None:
 def test_no_stream_breaks_the_parser(lines: list[str]) -> None:
     for event in parse_events(lines):
         assert isinstance(event, Event | Retry)
+
+
+def test_closing_the_client_ends_following(client_of: ClientOf) -> None:
+    client = client_of(application([(feed(1), 200), *[(b"", 200)] * 1000], []))
+    events = client.jobs.events("job_1")
+    assert next(events).type == "stage.note"
+    client.close()
+    assert list(events) == []
