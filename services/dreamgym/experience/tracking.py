@@ -94,7 +94,9 @@ class Tracker:
         if move.verb is Verb.CARRY:
             self.holding = shown
             return False
-        if target and (move.verb is not Verb.LOOK or not move.things):
+        # An unknown verb may only speak of a place (`think: ...`): the state must name it, too.
+        moves = move.verb is not Verb.OTHER or target in entities(state, self.known)
+        if target and moves and (move.verb is not Verb.LOOK or not move.things):
             self.here = target
         if move.verb is Verb.TAKE and move.things:
             self._take(move.things[0])
