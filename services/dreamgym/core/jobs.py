@@ -85,7 +85,7 @@ class TrainPolicy(_Spec):
     clip_high: float = Field(0.28, gt=0)
     normalize_std: bool = True
     invalid_action_penalty: float = Field(0.1, ge=0)
-    updates_per_iteration: int = Field(1, ge=1)
+    minibatches: int = Field(4, ge=1, description="Optimiser steps of one pass over an iteration's episodes.")
     synthetic_share: Fraction = Field(0.25, description="lambda: largest share of generated tasks in an iteration.")
     self_judged: bool = Field(False, description="Ignore success criteria and trust the model's own flag (ablation).")
     retrieved_per_step: int | None = Field(None, ge=0, le=16)
@@ -126,7 +126,7 @@ class SimToReal(_Spec):
     clip_high: float = Field(0.28, gt=0)
     normalize_std: bool = True
     invalid_action_penalty: float = Field(0.1, ge=0)
-    updates_per_iteration: int = Field(1, ge=1)
+    minibatches: int = Field(2, ge=1)
     time_limit_s: float | None = Field(None, gt=0)
     optimizer: Optimizer = Optimizer(learning_rate=5e-5, warmup_steps=2, schedule="constant")
     rollouts: Rollouts = Rollouts(concurrency=4)

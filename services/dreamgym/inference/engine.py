@@ -11,9 +11,9 @@ from typing import Protocol
 class GenerationRequest:
     """One completion.
 
-    `session` names an episode: prompts of one session extend one another up to a fork, so an engine keeps their key/value
-    cache. `stop` holds strings after which generation ends; the stop string stays in the output. `seed` fixes sampling, whatever
-    else shares the batch; temperature 0 is greedy.
+    `session` names an episode: prompts of one session share a prefix, so an engine may keep its key/value cache. `stop`
+    holds strings after which generation ends; the stop string stays in the output. `seed` fixes sampling, whatever else
+    shares the batch; temperature 0 is greedy.
     """
 
     session: str
@@ -26,7 +26,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Generation:
-    """Sampled ids with the log-probability of each under the sampling distribution at temperature 1.
+    """Sampled ids with the log-probability of each under the distribution that it was sampled from (for greedy: temperature 1).
 
     `finish` is `stop` or `length`; `cached_tokens` counts prompt tokens that the prefix cache spared.
     """

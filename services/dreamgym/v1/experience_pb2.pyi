@@ -25,16 +25,20 @@ class AnnotateRequest(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     EPISODE_FIELD_NUMBER: builtins.int
+    ANNOTATOR_FIELD_NUMBER: builtins.int
+    annotator: builtins.str
+    """Who writes the traces: `builtin` (also when empty) or `teacher`."""
     @builtins.property
     def episode(self) -> replay_pb2.StoredEpisode: ...
     def __init__(
         self,
         *,
         episode: replay_pb2.StoredEpisode | None = ...,
+        annotator: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["episode", b"episode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["episode", b"episode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["annotator", b"annotator", "episode", b"episode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

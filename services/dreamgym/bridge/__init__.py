@@ -1,0 +1,1 @@
+"""The service that leads to the real environments."""

@@ -1,0 +1,1 @@
+"""Adapters: one real environment each behind the same five calls."""

@@ -1,0 +1,1 @@
+"""The edge of the REST API: each module translates and authorises one resource."""

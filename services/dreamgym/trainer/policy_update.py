@@ -1,0 +1,172 @@
+"""One iteration's update of the policy from played groups (METHOD section 6)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dreamgym.trainer.advantages import group_advantages, policy_loss
+from dreamgym.trainer.policy_data import sampled_sequence
+from dreamgym.trainer.rollout import PlayedEpisode
+from dreamgym.trainer.rows import RowBatch, plan_batches, stack_rows
+from dreamgym.trainer.training_state import TrainingState, target_logprobs
+
+MICRO_BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """The fields of a stage that shape the loss."""
+
+    kl_coefficient: float
+    clip_low: float
+    clip_high: float
+    normalize_std: bool
+    invalid_action_penalty: float
+    minibatches: int
+    temperature: float
+
+
+@dataclass
+class ScoredEpisode:
+    episode: PlayedEpisode
+    advantage: float
+
+
+@dataclass
+class Scored:
+    """What the groups of an iteration say. Groups without variance carry no signal and leave the loss."""
+
+    episodes: list[ScoredEpisode]
+    groups_used: int
+    groups_zero_variance: int
+    groups_incomplete: int
+    mean_reward: float
+
+
+@dataclass
+class _Part:
+    """A micro-batch with its per-token columns [N], in the order of the rows' predicted tokens."""
+
+    batch: RowBatch
+    advantages_N: Tensor
+    sampler_N: Tensor
+    old_N: Tensor
+    reference_N: Tensor | None = None
+
+
+def returns_of(episode: PlayedEpisode, invalid_action_penalty: float) -> float:
+    """The outcome, less a penalty for the share of actions that the environment refused."""
+    share = episode.invalid_actions / len(episode.transitions) if episode.transitions else 0.0
+    return float(episode.success) - invalid_action_penalty * share
+
+
+def score_groups(groups: Sequence[Sequence[PlayedEpisode]], settings: UpdateSettings) -> Scored:
+    """Group advantages over the episodes that count; groups left with fewer than two are incomplete."""
+    scored: list[ScoredEpisode] = []
+    used = zero = incomplete = 0
+    rewards_seen: list[float] = []
+    for group in groups:
+        counted = [episode for episode in group if episode.counts]
+        if len(counted) < 2:
+            incomplete += 1
+            continue
+        rewards = [returns_of(episode, settings.invalid_action_penalty) for episode in counted]
+        rewards_seen += rewards
+        advantages = group_advantages(rewards, normalize_std=settings.normalize_std)
+        if not any(advantages):
+            zero += 1
+            continue
+        used += 1
+        scored += [ScoredEpisode(e, a) for e, a in zip(counted, advantages, strict=True) if a]
+    mean = sum(rewards_seen) / len(rewards_seen) if rewards_seen else 0.0
+    return Scored(scored, used, zero, incomplete, mean)
+
+
+def update_policy(
+    state: TrainingState, reference: Any | None, scored: Scored, settings: UpdateSettings, rng: random.Random
+) -> dict[str, float]:
+    """Optimise on one iteration's episodes; answers averages of the loss's parts. No signal, no step."""
+    if not scored.episodes:
+        return {
+            "loss": 0.0,
+            "kl": 0.0,
+            "entropy": 0.0,
+            "gradient_norm": 0.0,
+            "clip_fraction": 0.0,
+            "sampler_ratio": 1.0,
+        }
+    sequences = [sampled_sequence(s.episode.ids, s.episode.sampled) for s in scored.episodes]
+    lengths = [len(sequence) for sequence in sequences]
+    per_step = max(1024, math.ceil(sum(lengths) / settings.minibatches))
+    steps = [
+        [_part(scored, stack_rows(sequences, rows, pad_id=0)) for rows in _micro_batches(batch, lengths)]
+        for batch in plan_batches(lengths, per_step, rng)
+    ]
+    totals = dict.fromkeys(("loss", "kl", "entropy", "gradient_norm", "clip_fraction", "sampler_ratio"), 0.0)
+    with torch.no_grad():
+        for part in (part for parts in steps for part in parts):
+            # With a single step, the policy before the update is the policy itself: no pass is needed for the ratio,
+            # but one is still made, since it gives the entropy and the trainer's own log-probabilities.
+            part.old_N, entropy = target_logprobs(state.model, part.batch, settings.temperature)
+            totals["entropy"] += float(entropy.mean()) / len(steps) / max(1, len(steps[0]))
+            if reference is not None and settings.kl_coefficient > 0:
+                part.reference_N, _ = target_logprobs(reference, part.batch, settings.temperature)
+    for parts in steps:
+        tokens = sum(part.advantages_N.numel() for part in parts)
+        statistics: list[tuple[float, float, float]] = []
+
+        def loss_of(part: _Part, tokens: int = tokens, statistics: list[Any] = statistics) -> Tensor:
+            logprobs, _ = state.target_logprobs(part.batch, settings.temperature)
+            value, numbers = policy_loss(
+                logprobs,
+                part.old_N,
+                part.sampler_N,
+                part.reference_N,
+                part.advantages_N,
+                clip_low=settings.clip_low,
+                clip_high=settings.clip_high,
+                kl_coefficient=settings.kl_coefficient,
+            )
+            share = part.advantages_N.numel() / tokens
+            statistics.append((numbers.kl * share, numbers.clip_fraction * share, numbers.sampler_ratio * share))
+            return value * share
+
+        loss, norm = state.apply([lambda part=part: loss_of(part) for part in parts])  # type: ignore[misc]
+        totals["loss"] += loss / len(steps)
+        totals["gradient_norm"] += norm / len(steps)
+        for name, place in (("kl", 0), ("clip_fraction", 1), ("sampler_ratio", 2)):
+            totals[name] += sum(row[place] for row in statistics) / len(steps)
+    return totals
+
+
+def _micro_batches(rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[list[int]]]:
+    """Split an optimiser step's rows so that one forward pass holds at most `MICRO_BATCH_TOKENS`."""
+    parts: list[list[list[int]]] = [[]]
+    size = 0
+    for members in rows:
+        length = sum(lengths[i] for i in members)
+        if parts[-1] and size + length > MICRO_BATCH_TOKENS:
+            parts.append([])
+            size = 0
+        parts[-1].append(list(members))
+        size += length
+    return parts
+
+
+def _part(scored: Scored, batch: RowBatch) -> _Part:
+    advantages: list[float] = []
+    sampler: list[float] = []
+    for members in batch.members:
+        for index in members:
+            item = scored.episodes[index]
+            kept = [p for p, mark in zip(item.episode.logprobs, item.episode.sampled, strict=True) if mark]
+            sampler += kept
+            advantages += [item.advantage] * len(kept)
+    return _Part(batch, torch.tensor(advantages), torch.tensor(sampler), torch.tensor(sampler))

@@ -1,0 +1,287 @@
+"""Plays episodes: the policy's engine on one side, `Environment.Play` (dream or real) on the other.
+
+Episodes are asyncio tasks; the engine batches whatever waits. The ids that were read and sampled, with their
+log-probabilities, are the training record: text is never tokenised again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+
+from dreamgym.core import policy_prompt
+from dreamgym.core.episodes import Episode, Source, Task, TerminationReason, Transition
+from dreamgym.core.errors import ContextOverflowError, DeadlineError, DreamGymError
+from dreamgym.core.jobs import Rollouts
+from dreamgym.inference.engine import Engine, GenerationRequest
+from dreamgym.v1 import environment_pb2 as pb
+from dreamgym.v1 import environment_pb2_grpc
+from dreamgym.wire.convert import task_to_proto, termination_from_proto
+from dreamgym.wire.errors import error_from_failure, error_from_rpc
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass
+class PlayedEpisode:
+    """One finished attempt. `ids` is the whole transcript, `sampled` marks the policy's own tokens (with `logprobs`)."""
+
+    id: str
+    task: Task
+    termination: TerminationReason = TerminationReason.INFRASTRUCTURE
+    success: bool = False
+    reward: float = 0.0
+    ids: list[int] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+    policy_version: str = ""
+    model_version: str = ""
+    failure: DreamGymError | None = None
+    seconds: float = 0.0
+    policy_tokens: int = 0
+    environment_tokens: int = 0
+
+    @property
+    def counts(self) -> bool:
+        """True if the episode says something about the policy."""
+        return self.termination.is_outcome
+
+    @property
+    def invalid_actions(self) -> int:
+        return sum(not t.valid_action for t in self.transitions)
+
+    def as_episode(self, source: Source) -> Episode:
+        return Episode(self.id, self.task, source, tuple(self.transitions), self.termination)
+
+
+@dataclass(frozen=True)
+class World:
+    """Where episodes are played: an `Environment` service and what its resets need."""
+
+    channel: grpc.aio.Channel
+    environment_id: str
+    source: Source
+    job_id: str
+    experience_model: str = ""
+    replay_cursor: int = 0
+    retrieved_per_step: int = -1
+    self_judged: bool = False
+    adapter: str = ""
+    transition_budget: int = 0
+    budget_id: str = ""
+    record: bool = False
+
+    def reset(self, task: Task, episode_id: str, seed: int, max_steps: int, policy_version: str) -> pb.PlayRequest:
+        return pb.PlayRequest(
+            reset=pb.Reset(
+                environment_id=self.environment_id,
+                task=task_to_proto(task),
+                episode_id=episode_id,
+                seed=seed,
+                max_steps=max_steps,
+                job_id=self.job_id,
+                experience_model=self.experience_model,
+                replay_cursor=self.replay_cursor,
+                retrieved_per_step=self.retrieved_per_step,
+                self_judged=self.self_judged,
+                adapter=self.adapter,
+                transition_budget=self.transition_budget,
+                budget_id=self.budget_id,
+                record=self.record,
+                policy_version=policy_version,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One episode to play. Attempts of one group share `world_seed` and differ in `sample_seed`."""
+
+    task: Task
+    episode_id: str
+    world_seed: int
+    sample_seed: int
+
+
+async def play_all(
+    attempts: Sequence[Attempt],
+    engine: Engine,
+    world: World,
+    rollouts: Rollouts,
+    check: Callable[[], None],
+    on_finished: Callable[[PlayedEpisode], None] | None = None,
+) -> list[PlayedEpisode]:
+    """Play attempts, at most `rollouts.concurrency` at a time; answers them in the given order.
+
+    A failed episode is data (its `failure` is set). `check` may raise to stop everything, which closes every stream.
+    """
+    gate = asyncio.Semaphore(rollouts.concurrency)
+
+    async def play(attempt: Attempt) -> PlayedEpisode:
+        async with gate:
+            check()
+            episode = await _Player(attempt, engine, world, rollouts, check).play()
+        if on_finished is not None:
+            on_finished(episode)
+        return episode
+
+    tasks = [asyncio.create_task(play(attempt)) for attempt in attempts]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+class _Player:
+    def __init__(
+        self, attempt: Attempt, engine: Engine, world: World, rollouts: Rollouts, check: Callable[[], None]
+    ) -> None:
+        self.attempt = attempt
+        self.engine = engine
+        self.world = world
+        self.rollouts = rollouts
+        self.check = check
+        self.episode = PlayedEpisode(id=attempt.episode_id, task=attempt.task, policy_version=engine.model_version)
+
+    async def play(self) -> PlayedEpisode:
+        started = time.monotonic()
+        stub: Any = environment_pb2_grpc.EnvironmentStub(self.world.channel)
+        stream = stub.Play()
+        try:
+            await self._episode(stream)
+        except grpc.RpcError as error:
+            self._fail(error_from_rpc(error, service=f"{self.world.source} environment"))
+        except ContextOverflowError as error:
+            self.episode.failure, self.episode.termination = error, TerminationReason.CONTEXT_OVERFLOW
+        except DreamGymError as error:
+            self._fail(error)
+        finally:
+            stream.cancel()
+            await self.engine.release(self.attempt.episode_id)
+        self.episode.seconds = time.monotonic() - started
+        return self.episode
+
+    async def _episode(self, stream: Any) -> None:
+        episode, attempt, rollouts = self.episode, self.attempt, self.rollouts
+        await stream.write(
+            self.world.reset(
+                attempt.task, attempt.episode_id, attempt.world_seed, rollouts.max_steps, episode.policy_version
+            )
+        )
+        observation = await self._observe(stream)
+        state = observation.state
+        episode.model_version = observation.model_version
+        self._read(policy_prompt.opening(attempt.task.instruction, state))
+        invalid_in_a_row = 0
+        for step in range(rollouts.max_steps):
+            self.check()
+            action = await self._act(step)
+            await stream.write(pb.PlayRequest(act=pb.Act(action=action)))
+            observation = await self._observe(stream)
+            self._note(state, action, observation)
+            state = observation.state
+            invalid_in_a_row = 0 if observation.valid_action else invalid_in_a_row + 1
+            if observation.done:
+                reason = termination_from_proto(observation.termination)
+                success = observation.success
+                episode.termination = reason or (TerminationReason.SUCCESS if success else TerminationReason.FAILURE)
+                episode.success = success
+                break
+            if invalid_in_a_row >= rollouts.max_consecutive_invalid:
+                episode.termination = TerminationReason.INVALID_ACTIONS
+                break
+            self._read(policy_prompt.after_action(state))
+        else:
+            episode.termination = TerminationReason.STEP_LIMIT
+        await stream.done_writing()
+
+    async def _observe(self, stream: Any) -> pb.Observation:
+        response: Any = await self._within_deadline(stream.read(), "environment")
+        if response is grpc.aio.EOF:  # type: ignore[attr-defined]
+            # The stream's status says why it ended early.
+            code, details = await stream.code(), await stream.details()
+            raise DreamGymError(f"The episode's stream ended early: {code.name} {details}.", remedy="See its log.")
+        if response.HasField("failure"):
+            error = error_from_failure(response.failure)
+            reason = termination_from_proto(response.failure.termination)
+            self._fail(error, reason)
+            raise error
+        observation: pb.Observation = response.observation
+        return observation
+
+    async def _act(self, step: int) -> str:
+        episode = self.episode
+        seed = seed_of(self.attempt.sample_seed, step)
+        request = GenerationRequest(
+            session=self.attempt.episode_id,
+            prompt_ids=episode.ids,
+            max_new_tokens=self.rollouts.max_action_tokens,
+            stop=(policy_prompt.END_OF_ACTION,),
+            temperature=self.rollouts.temperature,
+            seed=seed,
+        )
+        generation = await self._within_deadline(self.engine.generate(request), "policy engine")
+        episode.policy_version = generation.model_version
+        episode.ids += generation.token_ids
+        episode.sampled += [True] * len(generation.token_ids)
+        episode.logprobs += generation.logprobs
+        episode.policy_tokens += len(generation.token_ids)
+        if generation.finish == "length":  # the end of turn was not sampled: the environment writes it
+            self._read(policy_prompt.END_OF_ACTION)
+        return policy_prompt.one_line(self.engine.decode(generation.token_ids))
+
+    async def _within_deadline(self, awaitable: Awaitable[T], who: str) -> T:
+        try:
+            return await asyncio.wait_for(awaitable, self.rollouts.turn_deadline_s)
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"The {who} took longer than {self.rollouts.turn_deadline_s} s for one turn of {self.attempt.episode_id}.",
+                remedy="Raise rollouts.turn_deadline_s or lower rollouts.concurrency.",
+            ) from error
+
+    def _read(self, text: str) -> None:
+        ids = self.engine.encode(text)
+        self.episode.ids += ids
+        self.episode.sampled += [False] * len(ids)
+        self.episode.logprobs += [0.0] * len(ids)
+
+    def _note(self, state: str, action: str, observation: pb.Observation) -> None:
+        self.episode.environment_tokens += observation.prompt_tokens + observation.completion_tokens
+        self.episode.reward += observation.reward
+        self.episode.transitions.append(
+            Transition(
+                state=state,
+                action=action,
+                next_state=observation.state,
+                reward=observation.reward,
+                done=observation.done,
+                success=observation.success,
+                reasoning=observation.reasoning,
+                confidence=observation.confidence,
+                valid_action=observation.valid_action,
+            )
+        )
+
+    def _fail(self, error: DreamGymError, reason: TerminationReason | None = None) -> None:
+        if self.episode.failure is None:
+            self.episode.failure = error
+            self.episode.termination = reason or TerminationReason.INFRASTRUCTURE
+            log.warning("episode failed", extra={"episode": self.episode.id, "reason": str(error)})
+
+
+def seed_of(*parts: int | str) -> int:
+    """A 63-bit seed from parts, the same in every process."""
+    digest = hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

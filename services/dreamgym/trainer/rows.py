@@ -1,0 +1,97 @@
+"""Lays sequences into rows of one length, so that little is padding, and stacks rows to tensors.
+
+Shapes: B rows, T tokens a row.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dreamgym.trainer.base_model.branch_packing import PackedSequence, join_row, prediction_targets, tree_mask
+
+ROW_TOKENS = 1024
+
+
+@dataclass
+class RowBatch:
+    """One optimiser step's rows. `weights_BT` is the loss weight of predicting `targets_BT` (0: not predicted)."""
+
+    ids_BT: Tensor
+    positions_BT: Tensor
+    mask_BTT: Tensor
+    targets_BT: Tensor
+    weights_BT: Tensor
+    members: list[list[int]]
+    """For each row, which sequences (by index into the data set) lie in it, in order."""
+
+    @property
+    def tokens(self) -> int:
+        return int(self.ids_BT.numel())
+
+
+def plan_rows(lengths: Sequence[int], rng: random.Random, row_tokens: int = ROW_TOKENS) -> list[list[int]]:
+    """Distribute sequences over rows (first fit over a shuffled order, longest first within a window).
+
+    A sequence longer than `row_tokens` gets a row of its own length.
+    """
+    order = list(range(len(lengths)))
+    rng.shuffle(order)
+    rows: list[list[int]] = []
+    window = 64
+    for start in range(0, len(order), window):
+        room: list[tuple[int, list[int]]] = []
+        for index in sorted(order[start : start + window], key=lambda i: -lengths[i]):
+            for place, (left, members) in enumerate(room):
+                if lengths[index] <= left:
+                    members.append(index)
+                    room[place] = (left - lengths[index], members)
+                    break
+            else:
+                room.append((max(0, row_tokens - lengths[index]), [index]))
+        rows += [members for _, members in room]
+    rng.shuffle(rows)
+    return rows
+
+
+def plan_batches(
+    lengths: Sequence[int], tokens_per_batch: int, rng: random.Random, row_tokens: int = ROW_TOKENS
+) -> list[list[list[int]]]:
+    """Group rows of similar length into optimiser steps of about `tokens_per_batch` tokens, in random order."""
+    rows = sorted(plan_rows(lengths, rng, row_tokens), key=lambda members: sum(lengths[i] for i in members))
+    batches: list[list[list[int]]] = []
+    room = 0
+    for members in rows:
+        size = sum(lengths[i] for i in members)
+        if size > room or not batches:
+            batches.append([])
+            room = tokens_per_batch
+        batches[-1].append(members)
+        room -= size
+    rng.shuffle(batches)
+    return batches
+
+
+def stack_rows(sequences: Sequence[PackedSequence], rows: Sequence[Sequence[int]], pad_id: int) -> RowBatch:
+    """Tensors of the planned rows."""
+    length = max(sum(len(sequences[i]) for i in members) for members in rows)
+    joined = [join_row([sequences[i] for i in members], length, pad_id) for members in rows]
+    columns = [
+        torch.tensor([getattr(row, name) for row in joined]) for name in ("positions", "branch", "fork", "document")
+    ]
+    targets, weights = zip(*(prediction_targets(row) for row in joined), strict=True)
+    mask = tree_mask(columns[0], columns[1], columns[2], columns[3])
+    # A padding token must attend to something, or its softmax is not a number.
+    mask |= torch.eye(length, dtype=torch.bool)
+    return RowBatch(
+        ids_BT=torch.tensor([row.ids for row in joined]),
+        positions_BT=columns[0],
+        mask_BTT=mask,
+        targets_BT=torch.tensor(targets),
+        weights_BT=torch.tensor(weights),
+        members=[list(members) for members in rows],
+    )

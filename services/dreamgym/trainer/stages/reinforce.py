@@ -1,0 +1,337 @@
+"""Stages `train_policy` (GRPO) and `sim_to_real`: iterations of curriculum, rollouts, update; in the dream or in reality."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import torch
+
+from dreamgym.core.episodes import Source, Task, TerminationReason
+from dreamgym.core.errors import AdapterMissingError, DreamGymError, InvalidInputError, UnavailableError
+from dreamgym.core.jobs import Optimizer, Rollouts, SimToReal, TrainPolicy
+from dreamgym.inference.local import LocalEngine
+from dreamgym.inference.local_model import load_model
+from dreamgym.trainer.checkpoints import StageCheckpoints
+from dreamgym.trainer.policy_update import UpdateSettings, score_groups, update_policy
+from dreamgym.trainer.rollout import Attempt, PlayedEpisode, World, play_all, seed_of
+from dreamgym.trainer.stages.canary import CanaryVerdict, fly_canary
+from dreamgym.trainer.stages.context import StageContext, Stopwatch
+from dreamgym.trainer.stages.evaluate import dream_world, real_world
+from dreamgym.trainer.training_state import TrainingState
+from dreamgym.v1 import curriculum_pb2, curriculum_pb2_grpc
+from dreamgym.wire.convert import task_from_proto, task_to_proto
+from dreamgym.wire.errors import error_from_rpc
+
+MAX_FAILED_SHARE = 0.5
+"""An iteration in which more episodes fail than this is an outage, not a measurement: the stage stops with the cause."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The fields that both kinds of stage share."""
+
+    source: Source
+    iterations: int
+    tasks_per_iteration: int
+    group_size: int
+    synthetic_share: float
+    budget: int
+    time_limit_s: float | None
+    checkpoint_every: int
+    optimizer: Optimizer
+    rollouts: Rollouts
+    update: UpdateSettings
+
+
+@dataclass
+class Progress:
+    """What a stage has done so far; all of it is in the checkpoint."""
+
+    iteration: int
+    curve: list[dict[str, Any]]
+    seconds: float
+    tokens: int
+    episodes: int
+    transitions: int
+
+
+async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str, Any]:
+    plan = plan_of(spec)
+    if plan.source is Source.REAL and not context.environment.adapter:
+        raise AdapterMissingError(
+            f"The environment {context.environment.name!r} has no real adapter.",
+            remedy="Create it with an adapter, or train with source: dream.",
+        )
+    parent = await context.resolve(spec.policy, "policy")
+    tasks = await context.session.tasks("train")
+    if not tasks:
+        raise InvalidInputError(
+            f"The environment {context.environment.name!r} has no tasks of split `train`.",
+            remedy="Add tasks: POST /v1/environments/{env}/tasks.",
+        )
+    world, experience_version = await _world(context, spec, plan)
+    checkpoints = StageCheckpoints(
+        context.store, context.session.job_id, context.stage, context.settings.checkpoints_kept
+    )
+    state = TrainingState(parent.path, plan.optimizer, plan.iterations * plan.update.minibatches)
+    progress = Progress(0, [], 0.0, 0, 0, 0)
+    newest = checkpoints.newest()
+    if newest is not None:
+        progress = Progress(**state.restore(newest))
+        context.session.event("stage.resumed", stage=context.stage, iteration=progress.iteration)
+    reference = None
+    if plan.update.kl_coefficient > 0:
+        reference = load_model(parent.path, torch.float32).eval()
+    engine = LocalEngine(parent.path, f"{parent.version}+{progress.iteration}", slots=context.settings.trainer_slots)
+    if progress.iteration:
+        engine.load_weights(state.model.state_dict(), f"{parent.version}+{progress.iteration}")
+    curriculum = _CurriculumClient(context)
+    await curriculum.open(tasks, plan, experience_version)
+    if newest is not None:
+        await curriculum.rewind(progress.iteration)
+    watch = Stopwatch(progress.seconds)
+    stopped_by = ""
+    verdicts: list[CanaryVerdict] = []
+    try:
+        while progress.iteration < plan.iterations and not stopped_by:
+            context.check()
+            if watch.exceeded(plan.time_limit_s):
+                stopped_by = f"time limit of {plan.time_limit_s:g} s"
+                break
+            point, budget_spent = await _iterate(context, plan, world, engine, state, reference, curriculum, progress)
+            progress.iteration += 1
+            progress.seconds = watch.seconds
+            progress.curve.append(point)
+            engine.load_weights(state.model.state_dict(), f"{parent.version}+{progress.iteration}")
+            if progress.iteration % plan.checkpoint_every == 0:
+                location = await context.in_thread(checkpoints.save, progress.iteration, state, vars(progress))
+                context.session.event("checkpoint.published", stage=context.stage, location=location)
+            if budget_spent:
+                stopped_by = f"budget of {plan.budget} real transitions spent"
+            elif isinstance(spec, TrainPolicy) and spec.canary_every and progress.iteration % spec.canary_every == 0:
+                verdict = await fly_canary(context, spec, engine, world, tasks, progress.iteration)
+                verdicts.append(verdict)
+                point["canary"] = verdict.as_dict()
+                if verdict.exploited:
+                    stopped_by = "canary: " + verdict.text
+    finally:
+        await engine.close()
+    manifest = {"config": spec.model_dump(mode="json"), "iterations": progress.iteration}
+    named = await context.publish("policy", state.model, parent, manifest=manifest)
+    checkpoints.clear()
+    return {
+        **named,
+        "algorithm": "grpo",
+        "source": plan.source.value,
+        "experience_model": experience_version,
+        "iterations_done": progress.iteration,
+        "curve": progress.curve,
+        f"{plan.source}_success_first": progress.curve[0]["success"] if progress.curve else None,
+        f"{plan.source}_success_last": progress.curve[-1]["success"] if progress.curve else None,
+        "episodes": progress.episodes,
+        "dream_transitions": progress.transitions if plan.source is Source.DREAM else 0,
+        "real_transitions": (progress.transitions if plan.source is Source.REAL else 0)
+        + sum(verdict.real_transitions for verdict in verdicts),
+        "budget": plan.budget,
+        "tokens": progress.tokens,
+        "seconds": watch.seconds,
+        "skipped_steps": state.skipped_steps,
+        "stopped_by": stopped_by,
+    }
+
+
+def plan_of(spec: TrainPolicy | SimToReal) -> Plan:
+    """Read either kind of stage; refuses a real run without a budget."""
+    real = isinstance(spec, SimToReal) or spec.source == "real"
+    if real and not spec.real_transition_budget:
+        raise InvalidInputError(
+            "Training on the real environment needs a budget.", remedy="Set real_transition_budget above 0."
+        )
+    return Plan(
+        source=Source.REAL if real else Source.DREAM,
+        iterations=spec.iterations,
+        tasks_per_iteration=spec.tasks_per_iteration,
+        group_size=spec.group_size,
+        synthetic_share=0.0 if real or isinstance(spec, SimToReal) else spec.synthetic_share,
+        budget=spec.real_transition_budget if real else 0,
+        time_limit_s=spec.time_limit_s,
+        checkpoint_every=1 if isinstance(spec, SimToReal) else spec.checkpoint_every,
+        optimizer=spec.optimizer,
+        rollouts=spec.rollouts,
+        update=UpdateSettings(
+            kl_coefficient=spec.kl_coefficient,
+            clip_low=spec.clip_low,
+            clip_high=spec.clip_high,
+            normalize_std=spec.normalize_std,
+            invalid_action_penalty=spec.invalid_action_penalty,
+            minibatches=spec.minibatches,
+            temperature=spec.rollouts.temperature,
+        ),
+    )
+
+
+async def _world(context: StageContext, spec: TrainPolicy | SimToReal, plan: Plan) -> tuple[World, str]:
+    if isinstance(spec, SimToReal) or plan.source is Source.REAL:
+        return real_world(context, plan.budget, record=True), ""
+    model = await context.resolve(spec.experience_model, "experience")
+    world = await dream_world(context, model, retrieved_per_step=spec.retrieved_per_step, self_judged=spec.self_judged)
+    return world, model.version
+
+
+async def _iterate(
+    context: StageContext,
+    plan: Plan,
+    world: World,
+    engine: LocalEngine,
+    state: TrainingState,
+    reference: Any | None,
+    curriculum: _CurriculumClient,
+    progress: Progress,
+) -> tuple[dict[str, Any], bool]:
+    """One iteration; answers its point of the curve and whether the real budget is spent."""
+    number = progress.iteration
+    started = time.monotonic()
+    tasks = await curriculum.next_tasks(number, plan.tasks_per_iteration)
+    job, stage, attempt = context.session.job_id, context.stage, context.session.attempt
+    attempts = [
+        Attempt(
+            task=task,
+            episode_id=f"{job}-s{stage}-a{attempt}-i{number}-{place}-{rollout}",
+            world_seed=seed_of(context.session.seed, stage, number, task.id),
+            sample_seed=seed_of(context.session.seed, stage, number, task.id, rollout),
+        )
+        for place, task in enumerate(tasks)
+        for rollout in range(plan.group_size)
+    ]
+    finished = 0
+
+    def on_finished(episode: PlayedEpisode) -> None:
+        nonlocal finished
+        finished += 1
+        context.metric(
+            "progress", number * 1000 + finished, (number + 0.8 * finished / len(attempts)) / plan.iterations
+        )
+        if episode.failure is not None and episode.termination is not TerminationReason.BUDGET:
+            context.session.event(
+                "episode.failed",
+                stage=stage,
+                episode=episode.id,
+                code=episode.failure.code,
+                reason=str(episode.failure),
+            )
+
+    played = await play_all(attempts, engine, world, plan.rollouts, context.check, on_finished)
+    groups = [played[i : i + plan.group_size] for i in range(0, len(played), plan.group_size)]
+    budget_spent = any(episode.termination is TerminationReason.BUDGET for episode in played)
+    _refuse_outage(played, world)
+    await curriculum.report(number, tasks, groups)
+    played_at = time.monotonic()
+    scored = score_groups(groups, plan.update)
+    rng = random.Random(seed_of(context.session.seed, stage, number, "update"))
+    numbers = await context.in_thread(update_policy, state, reference, scored, plan.update, rng)
+    counted = [episode for episode in played if episode.counts]
+    steps = sum(len(episode.transitions) for episode in counted)
+    progress.episodes += len(played)
+    progress.transitions += sum(len(episode.transitions) for episode in played)
+    progress.tokens += sum(e.policy_tokens + e.environment_tokens for e in played)
+    success = sum(e.success for e in counted) / len(counted) if counted else 0.0
+    point = {
+        "iteration": number,
+        "success": success,
+        "reward": scored.mean_reward,
+        **numbers,
+        "invalid_rate": sum(e.invalid_actions for e in counted) / steps if steps else 0.0,
+        "mean_steps": steps / len(counted) if counted else 0.0,
+        "groups_used": scored.groups_used,
+        "groups_zero_variance": scored.groups_zero_variance,
+        "groups_incomplete": scored.groups_incomplete,
+        "failed_episodes": len(played) - len(counted),
+        "synthetic_tasks": sum(bool(task.parent_id) for task in tasks),
+        "rollout_seconds": played_at - started,
+        "update_seconds": time.monotonic() - played_at,
+        "seconds": time.monotonic() - started,
+    }
+    for name, value in point.items():
+        key = f"{world.source}_success" if name == "success" else name
+        if name != "iteration":
+            context.metric(key, number, float(value))
+    context.session.event("iteration.finished", stage=stage, **point)
+    return point, budget_spent
+
+
+def _refuse_outage(played: Sequence[PlayedEpisode], world: World) -> None:
+    """Raise the cause if most episodes failed for reasons that are not the policy's."""
+    failed = [e for e in played if not e.counts and e.termination is not TerminationReason.BUDGET]
+    if played and len(failed) / len(played) > MAX_FAILED_SHARE:
+        cause = next((e.failure for e in failed if e.failure is not None), None)
+        raise UnavailableError(
+            f"{len(failed)} of {len(played)} episodes in the {world.source} environment failed: {cause}.",
+            remedy=(cause.remedy if cause else "")
+            or "Repair the environment, then retry the job: finished work is kept.",
+        )
+
+
+class _CurriculumClient:
+    """One stage's run at the curriculum service."""
+
+    def __init__(self, context: StageContext) -> None:
+        self.context = context
+        self.stub = curriculum_pb2_grpc.CurriculumStub(context.channel("curriculum"))
+        self.run_id = f"{context.session.job_id}-{context.stage}"
+
+    async def open(self, tasks: Sequence[Task], plan: Plan, experience_model: str) -> None:
+        await self._call(
+            self.stub.OpenRun,
+            curriculum_pb2.OpenRunRequest(
+                run_id=self.run_id,
+                environment_id=self.context.environment_id,
+                tasks=[task_to_proto(task) for task in tasks],
+                synthetic_share=plan.synthetic_share,
+                seed=self.context.session.seed,
+                experience_model=experience_model,
+                retire_at=0.9,
+            ),
+        )
+
+    async def next_tasks(self, iteration: int, count: int) -> list[Task]:
+        answer = await self._call(
+            self.stub.NextTasks,
+            curriculum_pb2.NextTasksRequest(run_id=self.run_id, iteration=iteration, count=count),
+        )
+        return [task_from_proto(task) for task in answer.tasks]
+
+    async def report(self, iteration: int, tasks: Sequence[Task], groups: Sequence[Sequence[PlayedEpisode]]) -> None:
+        outcomes = [
+            curriculum_pb2.GroupOutcome(
+                task_id=task.id,
+                rewards=[float(e.success) for e in group if e.counts],
+                failed_episodes=sum(not e.counts for e in group),
+            )
+            for task, group in zip(tasks, groups, strict=True)
+        ]
+        request = curriculum_pb2.ReportOutcomesRequest(run_id=self.run_id, iteration=iteration, outcomes=outcomes)
+        answer = await self._call(self.stub.ReportOutcomes, request)
+        if answer.generated or answer.rejected:
+            self.context.metric("generated_tasks", iteration, float(answer.generated))
+
+    async def rewind(self, iteration: int) -> None:
+        await self._call(self.stub.Rewind, curriculum_pb2.RewindRequest(run_id=self.run_id, iteration=iteration))
+
+    async def _call(self, method: Any, request: Any) -> Any:
+        """These calls are idempotent, so a restarting service is waited for."""
+        deadline = time.monotonic() + self.context.settings.call_deadline_s
+        while True:
+            try:
+                return await method(request, timeout=self.context.settings.call_deadline_s)
+            except grpc.RpcError as error:
+                typed: DreamGymError = error_from_rpc(error, service="curriculum")
+                if not isinstance(typed, UnavailableError) or time.monotonic() > deadline:
+                    raise typed from error
+                self.context.check()
+                await asyncio.sleep(0.5)

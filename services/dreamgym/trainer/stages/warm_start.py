@@ -1,0 +1,42 @@
+"""Stage `train_policy` with algorithm `sft`: imitate a few successful seed episodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dreamgym.core.episodes import Source
+from dreamgym.core.errors import InvalidInputError
+from dreamgym.core.jobs import TrainPolicy
+from dreamgym.inference.local_model import load_tokenizer
+from dreamgym.trainer.checkpoints import StageCheckpoints
+from dreamgym.trainer.model_files import hash_of
+from dreamgym.trainer.policy_data import choose_demonstrations, demonstration
+from dreamgym.trainer.stages.context import StageContext
+from dreamgym.trainer.supervised import train_supervised
+
+
+async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
+    parent = await context.resolve(spec.policy, "policy")
+    seeds = await context.episodes(Source.SEED, Source.REAL, splits=("train",))
+    chosen = choose_demonstrations(seeds, spec.demonstrations)
+    if not chosen:
+        raise InvalidInputError(
+            "No seed episode of split `train` succeeded, so there is nothing to imitate.",
+            remedy="Upload successful trajectories, or start from a policy that already acts.",
+        )
+    tokenizer = load_tokenizer(parent.path)
+    sequences = [demonstration(e, lambda text: list(tokenizer.encode(text, add_special_tokens=False))) for e in chosen]
+    trained = await train_supervised(
+        context,
+        parent,
+        sequences,
+        spec.optimizer,
+        epochs=spec.epochs,
+        pad_id=0,
+        time_limit_s=spec.time_limit_s,
+        name="policy_loss",
+    )
+    manifest = {"config": spec.model_dump(mode="json"), "data": hash_of([e.id for e in chosen])}
+    named = await context.publish("policy", trained.state.model, parent, manifest=manifest)
+    StageCheckpoints(context.store, context.session.job_id, context.stage).clear()
+    return {**named, **trained.summary(), "demonstrations": len(chosen), "real_transitions": 0, "algorithm": "sft"}
