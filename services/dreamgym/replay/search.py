@@ -166,8 +166,8 @@ def _conditions(queries: Sequence[Query], filters: Filters) -> tuple[list[str], 
 
 
 def _hit(row: Row[Any]) -> Hit:
-    distance, source, episode_id, instruction, *transition = row[4:]
-    return Hit(TransitionRecord(*transition), 1.0 - distance, Source(source), episode_id, instruction)
+    transition = TransitionRecord(*list(row)[8:])
+    return Hit(transition, 1.0 - row.distance, Source(row.source), row.episode_id, row.instruction)
 
 
 def mix(observed: Sequence[Hit], dreams: Sequence[Hit], top_k: int, dream_share_cap: float) -> list[Hit]:
