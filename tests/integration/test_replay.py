@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import uuid
+from argparse import Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import psutil
@@ -36,9 +38,12 @@ from dreamgym.v1.replay_pb2_grpc import ReplayStub, add_ReplayServicer_to_server
 from dreamgym.wire.errors import error_from_rpc
 from dreamgym.wire.settings import ServiceSettings
 
+if TYPE_CHECKING:  # the asynchronous stub exists only for the type checker
+    from dreamgym.v1.replay_pb2_grpc import ReplayAsyncStub
+
 pytestmark = pytest.mark.integration
 
-Serve = Callable[..., Awaitable[tuple[ReplayStub, ReplayStore]]]
+Serve = Callable[..., Awaitable[tuple["ReplayAsyncStub", ReplayStore]]]
 
 
 class OtherEncoder(HashingEncoder):
@@ -56,7 +61,7 @@ async def serve(
 ) -> AsyncIterator[Serve]:
     stores = []
 
-    async def start(encoder: HashingEncoder | None = None, **changes: object) -> tuple[ReplayStub, ReplayStore]:
+    async def start(encoder: HashingEncoder | None = None, **changes: Any) -> tuple[ReplayAsyncStub, ReplayStore]:
         settings = ReplaySettings(**{**service_settings.model_dump(), **changes})
         store = ReplayStore(settings, Embedder(encoder or HashingEncoder(), settings.encoder_cache_texts))
         stores.append(store)
@@ -70,15 +75,15 @@ async def serve(
 
 
 @pytest.fixture
-async def replay(serve: Serve) -> ReplayStub:
+async def replay(serve: Serve) -> ReplayAsyncStub:
     stub, _ = await serve()
     return stub
 
 
 def episode(
-    environment_id: str, episode_id: str, steps: Sequence[tuple[str, str]] = (), **fields: object
+    environment_id: str, episode_id: str, steps: Sequence[tuple[str, str]] = (), **fields: Any
 ) -> pb.StoredEpisode:
-    values: dict[str, object] = {"source": pb.SOURCE_SEED, "split": "train", "task_id": "task", **fields}
+    values: dict[str, Any] = {"source": pb.SOURCE_SEED, "split": "train", "task_id": "task", **fields}
     confidence = values.pop("confidence", 1.0)
     return pb.StoredEpisode(
         environment_id=environment_id,
@@ -98,12 +103,12 @@ def episode(
     )
 
 
-async def append(replay: ReplayStub, episodes: Iterable[pb.StoredEpisode]) -> pb.AppendResponse:
+async def append(replay: ReplayAsyncStub, episodes: Iterable[pb.StoredEpisode]) -> pb.AppendResponse:
     return await replay.Append(iter([pb.AppendRequest(episode=one) for one in episodes]), timeout=60)
 
 
 async def search(
-    replay: ReplayStub, environment_id: str, state: str, action: str, **fields: object
+    replay: ReplayAsyncStub, environment_id: str, state: str, action: str, **fields: Any
 ) -> list[pb.SearchHit]:
     query = {name: fields.pop(name) for name in ("exclude_episode_id", "exclude_task_id") if name in fields}
     values = {"top_k": 4, "dream_share_cap": 1.0, **fields}
@@ -113,7 +118,7 @@ async def search(
     return list((await replay.Search(request, timeout=20)).results[0].hits)
 
 
-async def listed(replay: ReplayStub, environment_id: str, **fields: object) -> list[str]:
+async def listed(replay: ReplayAsyncStub, environment_id: str, **fields: Any) -> list[str]:
     request = pb.ListEpisodesRequest(environment_id=environment_id, **fields)
     return [one.episode_id async for one in replay.ListEpisodes(request, timeout=20)]
 
@@ -124,7 +129,7 @@ async def refused(call: Awaitable[object]) -> DreamGymError:
     return error_from_rpc(caught.value, service="replay")
 
 
-async def test_an_episode_comes_back_as_it_was_stored(replay: ReplayStub, environment_id: str) -> None:
+async def test_an_episode_comes_back_as_it_was_stored(replay: ReplayAsyncStub, environment_id: str) -> None:
     sent = pb.StoredEpisode(
         environment_id=environment_id, episode_id="e", task_id="t", instruction="Nimm das Glas 🥛", source=pb.SOURCE_REAL,
         split="test", termination="success", success=True, job_id="j", policy_version="p", model_version="m",
@@ -143,7 +148,7 @@ async def test_an_episode_comes_back_as_it_was_stored(replay: ReplayStub, enviro
     assert found == sent
 
 
-async def test_a_repeated_append_stores_nothing_twice_and_says_so(replay: ReplayStub, environment_id: str) -> None:
+async def test_a_repeated_append_stores_nothing_twice_and_says_so(replay: ReplayAsyncStub, environment_id: str) -> None:
     episodes = [episode(environment_id, "one"), episode(environment_id, "two"), episode(environment_id, "one")]
     first = await append(replay, episodes)
     assert (first.episodes_stored, first.transitions_stored, first.episodes_already_stored) == (2, 4, 1)
@@ -153,7 +158,7 @@ async def test_a_repeated_append_stores_nothing_twice_and_says_so(replay: Replay
 
 
 async def test_concurrent_appends_of_the_same_episodes_to_a_new_environment_store_them_once(
-    replay: ReplayStub, environment_id: str
+    replay: ReplayAsyncStub, environment_id: str
 ) -> None:
     episodes = [episode(environment_id, f"e{number}") for number in range(30)]
     answers = await asyncio.gather(*(append(replay, episodes) for _ in range(6)))
@@ -164,7 +169,7 @@ async def test_concurrent_appends_of_the_same_episodes_to_a_new_environment_stor
 
 
 async def test_a_bad_episode_is_reported_with_its_reason_and_the_others_are_kept(
-    replay: ReplayStub, environment_id: str
+    replay: ReplayAsyncStub, environment_id: str
 ) -> None:
     bad = episode(environment_id, "bad")
     bad.transitions[1].reward = float("nan")
@@ -183,7 +188,7 @@ async def test_an_append_larger_than_a_batch_is_stored_whole(serve: Serve, envir
     assert await listed(replay, environment_id) == [f"e{number}" for number in range(25)]
 
 
-async def test_the_most_similar_transition_comes_first(replay: ReplayStub, environment_id: str) -> None:
+async def test_the_most_similar_transition_comes_first(replay: ReplayAsyncStub, environment_id: str) -> None:
     steps = [("you stand at shelf 1", "take book 2 from shelf 1"), ("you hold an apple", "heat apple 1 with stove 1")]
     await append(replay, [episode(environment_id, "e", steps, instruction="read")])
     hits = await search(replay, environment_id, "you stand at shelf 4", "take book 1 from shelf 4")
@@ -194,7 +199,7 @@ async def test_the_most_similar_transition_comes_first(replay: ReplayStub, envir
     assert same.similarity == pytest.approx(1.0, abs=2e-3)
 
 
-async def test_every_filter_holds(replay: ReplayStub, environment_id: str) -> None:
+async def test_every_filter_holds(replay: ReplayAsyncStub, environment_id: str) -> None:
     await append(
         replay,
         [
@@ -204,7 +209,7 @@ async def test_every_filter_holds(replay: ReplayStub, environment_id: str) -> No
         ],
     )
 
-    async def found(**fields: object) -> set[str]:
+    async def found(**fields: Any) -> set[str]:
         hits = await search(replay, environment_id, "a room", "look", **{"top_k": 10, **fields})
         return {hit.episode_id for hit in hits}
 
@@ -217,7 +222,7 @@ async def test_every_filter_holds(replay: ReplayStub, environment_id: str) -> No
     assert await found(dream_share_cap=0.0) == {"seed", "real"}
 
 
-async def test_dreams_are_at_most_their_share_of_the_results(replay: ReplayStub, environment_id: str) -> None:
+async def test_dreams_are_at_most_their_share_of_the_results(replay: ReplayAsyncStub, environment_id: str) -> None:
     dreams = [episode(environment_id, f"dream{n}", source=pb.SOURCE_DREAM) for n in range(5)]
     await append(
         replay, [*dreams, episode(environment_id, "seed", [("elsewhere", "wait"), ("elsewhere", "wait more")])]
@@ -234,7 +239,7 @@ async def test_dreams_are_at_most_their_share_of_the_results(replay: ReplayStub,
     assert await sources(4, 1.0) == [dream] * 4
 
 
-async def test_a_cursor_shows_the_store_as_it_was(replay: ReplayStub, environment_id: str) -> None:
+async def test_a_cursor_shows_the_store_as_it_was(replay: ReplayAsyncStub, environment_id: str) -> None:
     await append(replay, [episode(environment_id, "old")])
     cursor = (await replay.Statistics(pb.StatisticsRequest(environment_id=environment_id))).cursor
     await append(replay, [episode(environment_id, "new")])
@@ -244,7 +249,7 @@ async def test_a_cursor_shows_the_store_as_it_was(replay: ReplayStub, environmen
     assert await listed(replay, environment_id) == ["old", "new"]
 
 
-async def test_a_listing_can_be_read_page_by_page(replay: ReplayStub, environment_id: str) -> None:
+async def test_a_listing_can_be_read_page_by_page(replay: ReplayAsyncStub, environment_id: str) -> None:
     names = [f"e{number:03}" for number in range(250)]
     await append(replay, [episode(environment_id, name, job_id=name[-1]) for name in names])
     pages, after = [], ""
@@ -257,7 +262,7 @@ async def test_a_listing_can_be_read_page_by_page(replay: ReplayStub, environmen
     assert isinstance(await refused(listed(replay, environment_id, after_episode_id="gone")), NotFoundError)
 
 
-async def test_statistics_count_by_source_and_split(replay: ReplayStub, environment_id: str) -> None:
+async def test_statistics_count_by_source_and_split(replay: ReplayAsyncStub, environment_id: str) -> None:
     await append(
         replay,
         [
@@ -275,7 +280,7 @@ async def test_statistics_count_by_source_and_split(replay: ReplayStub, environm
     assert statistics.cursor > 0
 
 
-async def test_deleted_data_is_gone_and_may_be_stored_again(replay: ReplayStub, environment_id: str) -> None:
+async def test_deleted_data_is_gone_and_may_be_stored_again(replay: ReplayAsyncStub, environment_id: str) -> None:
     await append(replay, [episode(environment_id, "one"), episode(environment_id, "two")])
     answer = await replay.Delete(pb.DeleteRequest(environment_id=environment_id, episode_ids=["one", "unknown"]))
     assert (answer.episodes_deleted, answer.transitions_deleted) == (1, 2)
@@ -288,7 +293,7 @@ async def test_deleted_data_is_gone_and_may_be_stored_again(replay: ReplayStub, 
     assert isinstance(await refused(replay.Delete(both)), InvalidInputError)
 
 
-async def test_environments_do_not_see_each_other(replay: ReplayStub, environment_id: str) -> None:
+async def test_environments_do_not_see_each_other(replay: ReplayAsyncStub, environment_id: str) -> None:
     other = environment_id + "2"
     await append(replay, [episode(environment_id, "same id"), episode(other, "same id", [("x", "y")])])
     assert len(await search(replay, environment_id, "a room", "look")) == 2
@@ -325,20 +330,23 @@ async def test_a_large_environment_gets_an_index_and_is_searched_through_it(
     await append(replay, episodes[599:])
     await store.indexer.idle()
     with engine.begin() as connection:
-        assert len(connection.scalars(text(names), {"name": partition_name(environment_id)}).all()) == 1
+        assert len(connection.scalars(text(names), {"name": partition_name(environment_id)}).all()) == 2
         connection.execute(text("SET LOCAL enable_seqscan = off"))
         connection.execute(text("SET LOCAL enable_sort = off"))
         table = f"replay.{partition_name(environment_id)}"
         plan = connection.scalars(
             text(
                 f"EXPLAIN SELECT t.id FROM (SELECT embedding FROM {table} LIMIT 2) q, LATERAL (SELECT id FROM {table} t"
-                " ORDER BY t.embedding <=> q.embedding LIMIT 4) t"
+                " WHERE source <> 'dream' ORDER BY t.embedding <=> q.embedding LIMIT 4) t"
             )
         ).all()
         assert any("hnsw" in line for line in plan), plan
     engine.dispose()
     (hit, *_) = await search(replay, environment_id, "room 700 holds 703", "take cup 700 from shelf 0")
     assert hit.episode_id == "e700"
+    await append(replay, [episode(environment_id, "rare", [("far away", "sing")], split="rare")])
+    hits = await search(replay, environment_id, "room 700 holds 703", "take cup 700 from shelf 0", splits=["rare"])
+    assert [hit.episode_id for hit in hits] == ["rare"]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +359,7 @@ async def test_a_large_environment_gets_an_index_and_is_searched_through_it(
     ],
 )
 async def test_a_search_that_makes_no_sense_is_refused(
-    replay: ReplayStub, environment_id: str, fields: dict[str, object], part: str
+    replay: ReplayAsyncStub, environment_id: str, fields: dict[str, Any], part: str
 ) -> None:
     error = await refused(search(replay, environment_id, "a room", "look", **fields))
     assert isinstance(error, InvalidInputError)
@@ -359,7 +367,7 @@ async def test_a_search_that_makes_no_sense_is_refused(
     assert error.remedy
 
 
-async def test_an_empty_action_is_refused(replay: ReplayStub, environment_id: str) -> None:
+async def test_an_empty_action_is_refused(replay: ReplayAsyncStub, environment_id: str) -> None:
     error = await refused(search(replay, environment_id, "a room", "  "))
     assert "Query 0: action is empty" in error.message
 
@@ -418,7 +426,7 @@ def test_the_migration_goes_down_and_up_and_agrees_with_the_models(
     embedded_postgres.ensure_database("migrations")
     url = embedded_postgres.url("migrations")
     migrate(url, find_alembic_ini(), tmp_path / "alembic.log")
-    configuration = Config(str(find_alembic_ini()), cmd_opts=_schema_argument())
+    configuration = Config(str(find_alembic_ini()), cmd_opts=Namespace(x=["schema=replay"]))
     configuration.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
     command.check(configuration)
     command.downgrade(configuration, "replay@base")
@@ -429,9 +437,3 @@ def test_the_migration_goes_down_and_up_and_agrees_with_the_models(
     assert left == 0
     command.upgrade(configuration, "heads")
     command.check(configuration)
-
-
-def _schema_argument() -> object:
-    from argparse import Namespace
-
-    return Namespace(x=["schema=replay"])

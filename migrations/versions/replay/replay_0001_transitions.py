@@ -75,11 +75,14 @@ def upgrade() -> None:
         "transitions",
         text("environment_id", primary_key=True),
         number("id", primary_key=True, server_default=IDS.next_value(), autoincrement=False),
-        text("episode_id"),
-        number("step"),
+        # What a search reads of every row comes first: PostgreSQL walks a row from its beginning.
+        sa.Column("embedding", HALFVEC(384), nullable=False),
+        real("confidence"),
         text("source"),
-        text("split"),
+        text("episode_id"),
         text("task_id"),
+        text("split"),
+        number("step"),
         text("state"),
         text("action"),
         text("reasoning"),
@@ -88,11 +91,9 @@ def upgrade() -> None:
         flag("done"),
         flag("success"),
         flag("valid_action"),
-        real("confidence"),
         text("job_id"),
         text("model_version"),
         text("policy_version"),
-        sa.Column("embedding", HALFVEC(384), nullable=False),
         created_at(),
         sa.CheckConstraint(SOURCES, name="transitions_source"),
         sa.CheckConstraint("confidence >= 0 AND confidence <= 1", name="transitions_confidence"),
@@ -104,6 +105,7 @@ def upgrade() -> None:
     op.create_index(
         "transitions_of_episode", "transitions", ["environment_id", "episode_id", "step"], unique=True, schema="replay"
     )
+    op.create_index("transitions_of_source", "transitions", ["source", "split"], schema="replay")
 
 
 def downgrade() -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-ACTION_PREFIX = "> "
+ACTION_PREFIX = ">"
+"""A prompt ends here, without a space: in byte-pair vocabularies a space belongs to the word after it."""
 END_OF_ACTION = "\n"
 
 
@@ -34,7 +35,12 @@ def after_action(state: str) -> str:
 def transcript(instruction: str, initial_state: str, turns: Sequence[tuple[str, str]]) -> str:
     """A whole episode of (action, state) turns as the policy sees it."""
     text = f"Task: {one_line(instruction)}\n{initial_state.strip()}\n"
-    return text + "".join(f"{ACTION_PREFIX}{action.strip()}\n{state.strip()}\n" for action, state in turns)
+    return text + "".join(f"{ACTION_PREFIX}{said(action)}{state.strip()}\n" for action, state in turns)
+
+
+def said(action: str) -> str:
+    """An action as the policy writes it after the prefix, end of turn included."""
+    return f" {one_line(action)}{END_OF_ACTION}"
 
 
 def one_line(text: str) -> str:

@@ -94,7 +94,7 @@ def _server(name: str, locate: Callable[[], Path]) -> Check:
     try:
         program = locate()
     except EmbeddedError as error:
-        return Check(name, False, error.what, error.remedy, required=True)
+        return Check(name, False, error.message, error.remedy, required=True)
     detail, remedy = str(program), "This system cannot run the wheel's program: glibc 2.28 or newer is needed."
     return Check(name, can_run(None, program), detail, remedy, required=True)
 
@@ -103,7 +103,7 @@ def _database_user() -> Check:
     try:
         user = service_user()
     except EmbeddedError as error:
-        return Check("database account", False, error.what, error.remedy, required=True)
+        return Check("database account", False, error.message, error.remedy, required=True)
     return Check("database account", True, f"{user.name} (we are root)" if user else "your own", required=True)
 
 

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from dreamgym.core.errors import DreamGymError, StorageFullError
 
-class EmbeddedError(RuntimeError):
+
+class EmbeddedError(DreamGymError):
     """Base of this package's errors. `remedy` is one sentence that a person can act on."""
 
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what} {remedy}".strip())
-        self.what = what
-        self.remedy = remedy
+    code = "embedded"
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message, remedy=remedy)
 
 
 class PackageMissingError(EmbeddedError):
@@ -21,8 +23,10 @@ class PackageMissingError(EmbeddedError):
         self.package = package
 
 
-class DiskFullError(EmbeddedError):
+class DiskFullError(EmbeddedError, StorageFullError):
     """There is no room for a server's data."""
+
+    code = "storage_full"
 
     def __init__(self, path: Path, detail: str) -> None:
         super().__init__(f"The disk that holds {path} is full: {detail}", "Free some space, or choose another --state.")
@@ -94,6 +98,13 @@ class ServiceStartError(EmbeddedError):
 
 class CrashLoopError(ServiceStartError):
     """A service kept dying and is no longer restarted."""
+
+
+class StopRequestedError(EmbeddedError):
+    """The supervisor was told to stop while someone waited for it."""
+
+    def __init__(self) -> None:
+        super().__init__("The platform was asked to stop.", "Start it again.")
 
 
 class MigrationError(EmbeddedError):

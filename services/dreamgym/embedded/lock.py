@@ -11,6 +11,7 @@ import psutil
 from dreamgym.embedded.errors import StateLockedError
 
 _POLL_S = 0.1
+_MOMENT_S = 0.8
 
 
 class StateLock:
@@ -24,18 +25,19 @@ class StateLock:
     def acquire(self, patience_s: float = 20.0) -> None:
         """Take the lock, or raise StateLockedError.
 
-        A live owner is refused at once; a dead one may have left a guard that is still cleaning up, which is waited
-        for up to `patience_s`.
+        A live owner is refused within a second (a killed one needs a moment to be gone); a dead one may have left a
+        guard that is still cleaning up, which is waited for up to `patience_s`.
         """
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        deadline = time.monotonic() + patience_s
+        begin = time.monotonic()
         try:
             while True:
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 owner = self._owner(descriptor)
-                if owner is None or psutil.pid_exists(owner) or time.monotonic() > deadline:
+                waited_s = time.monotonic() - begin
+                if waited_s > patience_s or (waited_s > _MOMENT_S and owner is not None and _lives(owner)):
                     raise StateLockedError(self._state_dir, owner)
                 time.sleep(_POLL_S)
         except BaseException:
@@ -63,3 +65,10 @@ class StateLock:
     def _owner(descriptor: int) -> int | None:
         text = os.pread(descriptor, 32, 0).strip()
         return int(text) if text.isdigit() else None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

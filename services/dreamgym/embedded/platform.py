@@ -17,7 +17,7 @@ from typing import Self
 
 import psutil
 
-from dreamgym.embedded.errors import EmbeddedError, ServiceStartError
+from dreamgym.embedded.errors import EmbeddedError, ServiceStartError, StopRequestedError
 from dreamgym.embedded.migrate import find_alembic_ini, migrate
 from dreamgym.embedded.ports import choose_port, require_port
 from dreamgym.embedded.postgres import EmbeddedPostgres
@@ -30,7 +30,6 @@ from dreamgym.embedded.valkey import EmbeddedValkey
 
 DATABASE = "dreamgym"
 RECORD = "platform.json"
-_WATCH_S = 0.5
 
 
 class EmbeddedPlatform:
@@ -56,7 +55,7 @@ class EmbeddedPlatform:
         """
         self.supervisor = Supervisor(state_dir, on_change)
         self.state_dir = self.supervisor.state_dir
-        self.postgres = EmbeddedPostgres(self.state_dir)
+        self.postgres = EmbeddedPostgres(self.state_dir, quick=quick)
         self.valkey = EmbeddedValkey(self.state_dir)
         self._quick = quick
         self._port = port
@@ -208,50 +207,28 @@ def run_platform(
     platform = EmbeddedPlatform(
         state_dir, quick=quick, port=port, alembic_ini=alembic_ini, command=command, on_change=on_change
     )
-    with _stopped_by_signals():
+    with _signals_handled_by(lambda *_: platform.supervisor.request_stop()), contextlib.suppress(StopRequestedError):
         try:
             platform.start()
             if on_ready is not None:
                 on_ready(platform)
-            while True:
-                platform.wait(_WATCH_S)
+            platform.wait()
         finally:
-            _ignore_signals()
             platform.stop()
 
 
-class _StopRequested(BaseException):
-    """A signal asked us to stop; not an Exception, so that nothing on the way takes it for an error."""
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 @contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Turn the first stop signal into the end of the block; only the main thread may handle signals."""
+def _signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Give the stop signals to `handler`; only the main thread may, elsewhere they stay as they are."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        _ignore_signals()
-        raise _StopRequested
-
-    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        with contextlib.suppress(_StopRequested):
-            yield
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _ignore_signals() -> None:
-    """A second Ctrl-C must not interrupt the orderly stop."""
-    if threading.current_thread() is threading.main_thread():
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

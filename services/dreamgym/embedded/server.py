@@ -1,6 +1,7 @@
 """What both embedded databases have in common: a home, a remembered port, a process of their own when used alone."""
 
 import shutil
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ class EmbeddedServer(ABC):
 
     name: str
     needed_bytes: int
+    stop_signal: signal.Signals = signal.SIGTERM
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = make_state_dir(state_dir)
@@ -94,7 +96,7 @@ class EmbeddedServer(ABC):
             return
         process = psutil.Process(pid)
         try:
-            process.send_signal(self.spec().stop_signal)
+            process.send_signal(self.stop_signal)
             process.wait(_STOP_GRACE_S)
         except psutil.NoSuchProcess:
             return

@@ -17,6 +17,7 @@ TRAINER_NODE = "trainer@localhost"
 QUEUE = "train"
 HEALTH_PATH = "/healthz"
 _START_DEADLINE_S = 120.0
+_DRAIN_S = 15.0  # above the time that servers give their open calls
 # Model code allocates and frees the same large tensors at every step: keep their memory instead of giving it back to
 # the kernel each time. The pad is small enough for a 6 GB machine.
 _KEEP_MEMORY = {
@@ -87,6 +88,7 @@ def service_specs(wiring: Wiring, command: Callable[[str], Sequence[str]] = defa
             health=("grpc", wiring.address(name)),
             environment={**environment, **(_KEEP_MEMORY if name == "experience" else {})},
             start_deadline_s=_START_DEADLINE_S,
+            stop_grace_s=_DRAIN_S,
             folder=folder,
         )
         for name in GRPC_SERVICES
@@ -97,6 +99,7 @@ def service_specs(wiring: Wiring, command: Callable[[str], Sequence[str]] = defa
         health=("http", wiring.gateway_url + HEALTH_PATH),
         environment=environment,
         depends_on=GRPC_SERVICES,
+        stop_grace_s=_DRAIN_S,
         start_deadline_s=_START_DEADLINE_S,
         folder=folder,
     )

@@ -20,7 +20,7 @@ import psutil
 
 from dreamgym.embedded import log_files, orphans
 from dreamgym.embedded.environment import base_environment
-from dreamgym.embedded.errors import EmbeddedError, UnknownServiceError
+from dreamgym.embedded.errors import EmbeddedError, StopRequestedError, UnknownServiceError
 from dreamgym.embedded.lock import StateLock
 from dreamgym.embedded.service import Service, ServiceState, ServiceStatus
 from dreamgym.embedded.service_spec import ServiceSpec, check_specs
@@ -28,7 +28,9 @@ from dreamgym.embedded.service_user import make_state_dir
 
 T = TypeVar("T")
 _TICK_S = 0.1
+_CALM_TICK_S = 0.25
 _LOG_CHECK_S = 30.0
+_STOP_LATENCY_S = 0.25
 
 
 class Supervisor:
@@ -47,6 +49,8 @@ class Supervisor:
         self._thread: threading.Thread | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._ending = False
+        self._stop_requested = False
+        self._calm = False
         self._fault: Exception | None = None
         self._changed = threading.Condition()
         self._next_log_check = 0.0
@@ -119,7 +123,7 @@ class Supervisor:
             return status.state is ServiceState.HEALTHY and status.pid != other_than_pid
 
         with self._changed:
-            if not self._changed.wait_for(ready, timeout_s):
+            if not self._wait_for(ready, timeout_s):
                 raise service.failed_to_start(f"not healthy again within {timeout_s:g} s")
         pid = service.status.pid
         assert pid is not None
@@ -133,7 +137,11 @@ class Supervisor:
             return False
 
         with self._changed:
-            self._changed.wait_for(failed, timeout_s)
+            self._wait_for(failed, timeout_s)
+
+    def request_stop(self) -> None:
+        """End every wait with StopRequestedError within a moment. Takes no lock: for signal handlers."""
+        self._stop_requested = True
 
     def close(self) -> None:
         """Stop every service, the last started first, and give the state folder back. Safe to call twice."""
@@ -145,6 +153,7 @@ class Supervisor:
         self._thread = None
         self._dismiss_guard()
         self._services.clear()
+        self._stop_requested = False
         self._lock.release()
 
     # The supervising thread
@@ -152,7 +161,7 @@ class Supervisor:
     def _supervise(self) -> None:
         while not self._ending:
             try:
-                request, answer = self._requests.get(timeout=_TICK_S)
+                request, answer = self._requests.get(timeout=_CALM_TICK_S if self._calm else _TICK_S)
             except queue.Empty:
                 self._tick_or_report()
                 continue
@@ -174,6 +183,7 @@ class Supervisor:
         healthy = {name for name, service in self._services.items() if service.state is ServiceState.HEALTHY}
         for service in list(self._services.values()):
             service.advance(now, healthy)
+        self._calm = len(healthy) == len(self._services)
         if self._guard is not None and self._guard.poll() is not None:
             self._start_guard()
         if now >= self._next_log_check:
@@ -182,6 +192,7 @@ class Supervisor:
                 log_files.bound(self._log_path(name))
 
     def _add(self, specs: Sequence[ServiceSpec]) -> None:
+        self._calm = False
         for spec in specs:
             environment = {
                 **base_environment(),
@@ -223,7 +234,19 @@ class Supervisor:
             return all(self._services[name].state is ServiceState.HEALTHY for name in names)
 
         with self._changed:
-            self._changed.wait_for(ready)
+            self._wait_for(ready, None)
+
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait with `_changed` held; looks up often enough for `request_stop`, which cannot notify."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not condition():
+            if self._stop_requested:
+                raise StopRequestedError
+            left_s = _STOP_LATENCY_S if deadline is None else min(deadline - time.monotonic(), _STOP_LATENCY_S)
+            if left_s <= 0:
+                return False
+            self._changed.wait(left_s)
+        return True
 
     def _raise_failure(self) -> None:
         if self._fault is not None:

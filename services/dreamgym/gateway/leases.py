@@ -57,12 +57,14 @@ async def take_lease(
 ) -> tuple[Job, Sequence[JobStage]]:
     """Give a queued job, or one whose lease ran out, to `worker`. Its `attempt` is the fencing token.
 
+    A worker that asks again for the job that it holds has lost its training process, and knows it: the lease moves on at once.
     Raises ConflictError if the job is held by another worker or does not wait for one: the message was a duplicate.
     """
     async with locked_job(database, job_id) as job:
         row = job.row
         expired = row.lease_expires_at is not None and row.lease_expires_at <= job.now
-        if expired:
+        restarted = job.state in UNDER_WORK and row.worker == worker.name
+        if expired or restarted:
             await lose_lease(job)
         if job.state is not JobState.QUEUED:
             raise ConflictError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 
@@ -57,7 +57,11 @@ class TaskInput(BaseModel):
             ]
         },
     )
-    id: CustomerId | None = Field(None, description="Unique in its environment; derived from the content if absent.")
+    id: CustomerId | None = Field(
+        None,
+        validation_alias=AliasChoices("id", "task_id"),
+        description="Unique in its environment; derived from the content if absent; also `task_id`.",
+    )
     instruction: str = Field(min_length=1, max_length=MAX_TEXT_CHARS)
     initial_state: str = Field("", max_length=MAX_TEXT_CHARS)
     criterion: Criterion = None

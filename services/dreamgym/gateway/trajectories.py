@@ -128,6 +128,7 @@ class TrajectoryUpload:
     episodes_stored: int = 0
     transitions_stored: int = 0
     already_there: int = 0
+    repeated: int = 0
     tasks_created: int = 0
     lines: dict[str, int] = field(default_factory=dict)  # by episode id, for what the replay service refuses
 
@@ -200,6 +201,10 @@ async def import_trajectories(
                 continue
             episode = stored_episode(environment_id, trajectory)
             first = upload.lines.setdefault(episode.episode_id, line.number)
+            if first != line.number and trajectory.episode_id is None:
+                # The same attempt recorded twice, without an id to tell them apart, is one episode.
+                upload.repeated += 1
+                continue
             if first != line.number:
                 reason = f"The episode {episode.episode_id!r} is in line {first} already."
                 upload.report.add(line.number, reason, "Remove one of them, or give them ids.")
@@ -219,7 +224,7 @@ async def import_trajectories(
         call.cancel()
     upload.episodes_stored = response.episodes_stored
     upload.transitions_stored = response.transitions_stored
-    upload.already_there = response.episodes_already_stored
+    upload.already_there = response.episodes_already_stored + upload.repeated
     for rejection in response.rejected:
         line_number = upload.lines.get(rejection.episode_id, 0)
         upload.report.add(line_number, rejection.reason, "Correct the episode and send it again.")

@@ -1,8 +1,9 @@
-"""Builds the vector index of an environment once its data is large enough to need one.
+"""Builds the vector indexes of an environment once its data is large enough to need them.
 
-Loading 100,000 transitions into an index costs 50 times as much as loading them without one, and an exact scan of a few
-thousand takes milliseconds. So a partition starts without an index, and gets it, in the background and with
-appends going on, after the append that brings it to `replay_index_from_transitions`.
+Loading many transitions into an index costs 50 times as much as loading them without one, and up to a few thousand an
+exact scan takes milliseconds. So a partition starts without. At the end of the append that brings it to
+`replay_index_from_transitions` two are built in the background, one of the observed transitions and one of the dreams,
+while searches and appends go on; from then on every append keeps them up to date.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from dreamgym.replay.tables import SCHEMA
 
 log = logging.getLogger(__name__)
 BUILD_DEADLINE_S = 3600.0
+OBSERVED = "source <> 'dream'"
+DREAMED = "source = 'dream'"
+_INDEXES = {"observed_hnsw": OBSERVED, "dream_hnsw": DREAMED}
 
 
 class Indexer:
@@ -34,7 +38,7 @@ class Indexer:
         self._turn = asyncio.Lock()
 
     def consider(self, environment_id: str, transitions: int) -> None:
-        """Start the build in the background if an environment of that many transitions is due."""
+        """Start the build in the background if an environment of that many transitions is due; no bulk load should follow."""
         if transitions < self._threshold or environment_id in self._done or environment_id in self._tasks:
             return
         task = asyncio.create_task(self._build(environment_id))
@@ -58,7 +62,7 @@ class Indexer:
         partition = partition_name(environment_id)
         try:
             async with self._turn, typed_errors(BUILD_DEADLINE_S), self._engine.connect() as connection:
-                await _build_index(connection, partition)
+                await _build_indexes(connection, partition)
         except DreamGymError as error:
             # Searches stay exact, only slower; the next append tries again.
             log.warning("vector index not built", extra={"environment": environment_id, "reason": str(error)})
@@ -67,26 +71,30 @@ class Indexer:
         log.info("vector index is there", extra={"environment": environment_id, "partition": partition})
 
 
-async def _build_index(connection: AsyncConnection, partition: str) -> None:
+async def _build_indexes(connection: AsyncConnection, partition: str) -> None:
     lock = {"key": f"dreamgym index {partition}"}
     # Another replica of this service may be building the same index: wait for it, then find it done.
     await connection.execute(text("SET statement_timeout = 0"))
     await connection.execute(text("SET lock_timeout = 0"))
     try:
         await connection.execute(text("SELECT pg_advisory_lock(hashtextextended(:key, 0))"), lock)
-        valid = await connection.scalar(
-            text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"),
-            {"name": f"{SCHEMA}.{partition}_hnsw"},
-        )
-        if valid is False:  # left by a build that was interrupted
-            await connection.execute(text(f"DROP INDEX CONCURRENTLY {SCHEMA}.{partition}_hnsw"))
-        if not valid:
-            await connection.execute(
-                text(
-                    f"CREATE INDEX CONCURRENTLY {partition}_hnsw ON {SCHEMA}.{partition}"
-                    " USING hnsw (embedding halfvec_cosine_ops) WITH (m = 16, ef_construction = 64)"
-                )
+        for suffix, predicate in _INDEXES.items():
+            index = f"{partition}_{suffix}"
+            valid = await connection.scalar(
+                text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"),
+                {"name": f"{SCHEMA}.{index}"},
             )
+            if valid is False:  # left by a build that was interrupted
+                await connection.execute(text(f"DROP INDEX CONCURRENTLY {SCHEMA}.{index}"))
+            if not valid:
+                await connection.execute(
+                    text(
+                        f"CREATE INDEX CONCURRENTLY {index} ON {SCHEMA}.{partition} USING hnsw"
+                        f" (embedding halfvec_cosine_ops) WITH (m = 16, ef_construction = 64) WHERE {predicate}"
+                    )
+                )
+        # Without statistics the planner may not take the indexes.
+        await connection.execute(text(f"ANALYZE {SCHEMA}.{partition}"))
     finally:
         # The session holds lock and settings: end it instead of giving it back to the pool.
         await connection.invalidate()

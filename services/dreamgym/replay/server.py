@@ -51,7 +51,7 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
         """Store batch by batch while the stream arrives; if it breaks, sending it again completes it."""
         batch: list[EpisodeRecord] = []
         transitions = characters = 0
-        stored, rejected = Stored(), []
+        stored, rejected, environment_ids = Stored(), [], set()
         async for request in request_iterator:
             try:
                 episode = read_episode(request.episode, self.settings)
@@ -59,6 +59,7 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
                 rejected.append(pb.Rejection(episode_id=request.episode.episode_id, reason=str(error)))
                 continue
             batch.append(episode)
+            environment_ids.add(episode.environment_id)
             transitions += len(episode.transitions)
             characters += request.ByteSize()
             full = transitions >= self.settings.replay_batch_transitions
@@ -67,6 +68,8 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
                 batch, transitions, characters = [], 0, 0
         if batch:
             stored += await self.store.append(batch)
+        if stored.episodes:
+            await self.store.finish_append(environment_ids)
         return pb.AppendResponse(
             episodes_stored=stored.episodes,
             transitions_stored=stored.transitions,

@@ -28,8 +28,8 @@ class ReplaySettings(ServiceSettings):
     """An append stream is stored in batches of about this many transitions, each in one transaction."""
     replay_batch_characters: int = 16_000_000
     """... and of at most about this much text, so that long observations do not fill the memory."""
-    replay_index_from_transitions: int = 20_000
-    """An environment gets its vector index once it holds this many transitions. Below, search is exact and fast."""
+    replay_index_from_transitions: int = 2_000
+    """An environment gets its vector index at the end of the append that brings it to this many transitions."""
 
     replay_episode_transitions_max: int = 2_000
     """Longest episode that is stored."""

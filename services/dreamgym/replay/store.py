@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
-from sqlalchemy import delete, func, select, text, update
+from sqlalchemy import delete, exc, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from dreamgym.core.episodes import Source
-from dreamgym.core.errors import CapacityError, ConflictError
+from dreamgym.core.errors import CapacityError
 from dreamgym.replay.appending import insert_episodes
 from dreamgym.replay.database import open_engine, typed_errors
 from dreamgym.replay.embedding import Embedder
+from dreamgym.replay.encoder import require_same_encoder
 from dreamgym.replay.indexing import Indexer
 from dreamgym.replay.listing import Selection, list_episodes, newest_id
 from dreamgym.replay.partitions import drop_environment, ensure_environment, partition_name
@@ -46,7 +47,10 @@ class ReplayStore:
         self.embedder.close()
 
     async def append(self, episodes: Sequence[EpisodeRecord]) -> Stored:
-        """Store whole episodes, those of one environment in one transaction; one that is there already stays as it is."""
+        """Store whole episodes, those of one environment in one transaction; one that is there already stays as it is.
+
+        Call `finish_append` after the last of a series.
+        """
         by_environment: dict[str, dict[str, EpisodeRecord]] = {}
         for episode in episodes:
             by_environment.setdefault(episode.environment_id, {}).setdefault(episode.episode_id, episode)
@@ -55,6 +59,17 @@ class ReplayStore:
             stored += await self._append_to(environment_id, records)
         return Stored(stored.episodes, stored.transitions, len(episodes) - stored.episodes)
 
+    async def finish_append(self, environment_ids: Iterable[str]) -> None:
+        """Build vector indexes in the background where enough data has come in."""
+        async with typed_errors(self._deadline_s), self.reading.connect() as connection:
+            rows = await connection.execute(
+                select(EnvironmentRow.environment_id, EnvironmentRow.transitions).where(
+                    EnvironmentRow.environment_id.in_(environment_ids)
+                )
+            )
+            for environment_id, transitions in rows:
+                self.indexer.consider(environment_id, transitions)
+
     async def search(
         self, environment_id: str, queries: Sequence[Query], top_k: int, filters: Filters
     ) -> list[list[Hit]]:
@@ -62,10 +77,15 @@ class ReplayStore:
         if not queries:
             return []
         vectors = await self.embedder.embed([(query.state, query.action) for query in queries])
+        encoder = self.embedder.encoder.name
         async with typed_errors(self._deadline_s), self.reading.connect() as connection:
-            if await self._encoder_of(connection, environment_id) is None:
-                return [[] for _ in queries]
-            return await find_nearest(connection, environment_id, queries, vectors, top_k, filters)
+            try:
+                return await find_nearest(connection, environment_id, encoder, queries, vectors, top_k, filters)
+            except exc.ProgrammingError:
+                # Before its first append, or after its deletion, an environment has no partition.
+                if await self._stored_encoder(connection, environment_id) is None:
+                    return [[] for _ in queries]
+                raise
 
     def list_episodes(self, environment_id: str, selection: Selection) -> AsyncIterator[EpisodeRecord]:
         """Episodes in the order of storing, read page by page (see `listing`)."""
@@ -123,8 +143,10 @@ class ReplayStore:
 
     async def _append_to(self, environment_id: str, records: dict[str, EpisodeRecord]) -> Stored:
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
-            await ensure_environment(connection, environment_id, self.embedder.encoder.name)
-            await self._encoder_of(connection, environment_id)
+            ours = self.embedder.encoder.name
+            await ensure_environment(connection, environment_id, ours)
+            stored_encoder = await self._stored_encoder(connection, environment_id)
+            require_same_encoder(environment_id, stored=stored_encoder or ours, ours=ours)
             known = await connection.scalars(
                 select(EpisodeRow.episode_id).where(
                     EpisodeRow.environment_id == environment_id, EpisodeRow.episode_id.in_(list(records))
@@ -139,23 +161,13 @@ class ReplayStore:
             if await _lock(connection, environment_id) is None:
                 raise CapacityError(f"Environment {environment_id!r} was deleted during the append.", remedy="Retry.")
             stored = await insert_episodes(connection, environment_id, new, vectors)
-            total = await _count(connection, environment_id, stored.transitions)
-        self.indexer.consider(environment_id, total)
+            await _count(connection, environment_id, stored.transitions)
         return stored
 
-    async def _encoder_of(self, connection: AsyncConnection, environment_id: str) -> str | None:
-        """The encoder of an environment's data, None if there is no data; ConflictError if it is not ours."""
-        encoder = await connection.scalar(
+    async def _stored_encoder(self, connection: AsyncConnection, environment_id: str) -> str | None:
+        return await connection.scalar(
             select(EnvironmentRow.encoder).where(EnvironmentRow.environment_id == environment_id)
         )
-        ours = self.embedder.encoder.name
-        if encoder is not None and encoder != ours:
-            raise ConflictError(
-                f"The data of environment {environment_id!r} was embedded by {encoder!r}, and this service runs {ours!r}.",
-                remedy=f"Set DREAMGYM_ENCODER={encoder.split('-')[0]} again, or delete the environment's replay data "
-                "and import it anew.",
-            )
-        return encoder
 
 
 async def _lock(connection: AsyncConnection, environment_id: str) -> int | None:
@@ -165,11 +177,9 @@ async def _lock(connection: AsyncConnection, environment_id: str) -> int | None:
     )
 
 
-async def _count(connection: AsyncConnection, environment_id: str, change: int) -> int:
-    total = await connection.scalar(
+async def _count(connection: AsyncConnection, environment_id: str, change: int) -> None:
+    await connection.execute(
         update(EnvironmentRow)
         .where(EnvironmentRow.environment_id == environment_id)
         .values(transitions=EnvironmentRow.transitions + change)
-        .returning(EnvironmentRow.transitions)
     )
-    return int(total or 0)

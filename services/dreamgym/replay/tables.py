@@ -73,16 +73,20 @@ class TransitionRow(Base):
         CheckConstraint(SOURCES, name="transitions_source"),
         CheckConstraint("confidence >= 0 AND confidence <= 1", name="transitions_confidence"),
         Index("transitions_of_episode", "environment_id", "episode_id", "step", unique=True),
+        # For exact searches among few rows, of which a large environment would otherwise read all.
+        Index("transitions_of_source", "source", "split"),
         {"postgresql_partition_by": "LIST (environment_id)"},
     )
 
     environment_id: Mapped[str] = mapped_column(primary_key=True)
     id: Mapped[int] = mapped_column(TRANSITION_IDS, primary_key=True, server_default=TRANSITION_IDS.next_value())
-    episode_id: Mapped[str]
-    step: Mapped[int]
+    embedding: Mapped[Any] = mapped_column(HALFVEC(DIMENSIONS))
+    confidence: Mapped[float]
     source: Mapped[str]
-    split: Mapped[str]
+    episode_id: Mapped[str]
     task_id: Mapped[str]
+    split: Mapped[str]
+    step: Mapped[int]
     state: Mapped[str]
     action: Mapped[str]
     reasoning: Mapped[str]
@@ -91,9 +95,7 @@ class TransitionRow(Base):
     done: Mapped[bool]
     success: Mapped[bool]
     valid_action: Mapped[bool]
-    confidence: Mapped[float]
     job_id: Mapped[str]
     model_version: Mapped[str]
     policy_version: Mapped[str]
-    embedding: Mapped[Any] = mapped_column(HALFVEC(DIMENSIONS))
     created_at: Mapped[datetime] = mapped_column(server_default=text("now()"))

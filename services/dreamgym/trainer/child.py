@@ -1,4 +1,7 @@
-"""The process that trains: leases a job, runs its stages, ends the attempt. `python -m dreamgym.trainer.child JOB`.
+"""The process that trains: leases a job, runs its stages, ends the attempt.
+
+`python -m dreamgym.trainer.child JOB CELERY_TASK SUPERVISOR`.
+
 
 Exit status: 0 the attempt ended (whatever the outcome), 3 another attempt holds the job, 4 the gateway is away.
 """
@@ -23,9 +26,9 @@ log = logging.getLogger("dreamgym.trainer")
 ENDED, HELD_ELSEWHERE, NO_GATEWAY = 0, 3, 4
 
 
-async def run(job_id: str, celery_task_id: str) -> int:
+async def run(job_id: str, celery_task_id: str, supervisor: str) -> int:
     settings = TrainerSettings()
-    session = JobSession(job_id, settings, celery_task_id)
+    session = JobSession(job_id, settings, celery_task_id, supervisor)
     try:
         await session.lease()
     except (ConflictError, NotFoundError) as error:
@@ -62,11 +65,11 @@ async def run(job_id: str, celery_task_id: str) -> int:
 
 
 def main() -> None:
-    job_id = sys.argv[1]
+    job_id, celery_task_id, supervisor = (*sys.argv[1:4], "", "")[:3]
     configure_logs("trainer", TrainerSettings().log_level)
     torch.set_num_threads(1)
     with bound(job=job_id):
-        sys.exit(asyncio.run(run(job_id, sys.argv[2] if len(sys.argv) > 2 else "")))
+        sys.exit(asyncio.run(run(job_id, celery_task_id, supervisor)))
 
 
 if __name__ == "__main__":

@@ -16,11 +16,15 @@ EXAMPLES = 12
 
 @dataclass(frozen=True)
 class Prediction:
-    """One real transition and what the dream made of it; `predicted` is None if its output was malformed."""
+    """One real transition and what the dream made of it; `predicted` is None if its output was malformed.
+
+    `predicted.success` is decided as in the dream (by the task's criterion where it has one), `self_judged` by the model.
+    """
 
     instruction: str
     real: Transition
     predicted: Transition | None
+    self_judged: bool = False
     tokens: int = 0
 
 
@@ -37,6 +41,7 @@ def measure(predictions: Sequence[Prediction]) -> dict[str, Any]:
         "state_exact": asdict(wilson(sum(exact), len(exact))),
         "state_similarity": sum(similarity) / len(similarity) if similarity else 0.0,
         "success": _f1([(p.real.success, bool(p.predicted and p.predicted.success)) for p in predictions]),
+        "success_self_judged": _f1([(p.real.success, p.self_judged) for p in predictions]),
         "done_f1": _f1([(p.real.done, bool(p.predicted and p.predicted.done)) for p in predictions])["f1"],
         "invalid_action": _f1(
             [(not p.real.valid_action, p.predicted is None or not p.predicted.valid_action) for p in predictions]

@@ -16,7 +16,7 @@ def demonstration(episode: Episode, encode: Encode) -> PackedSequence:
     ids = encode(policy_prompt.opening(episode.task.instruction, episode.transitions[0].state))
     weights = [0.0] * len(ids)
     for step, transition in enumerate(episode.transitions):
-        action = encode(policy_prompt.one_line(transition.action) + policy_prompt.END_OF_ACTION)
+        action = encode(policy_prompt.said(transition.action))
         ids += action
         weights += [1.0 if transition.valid_action else 0.0] * len(action)
         if step + 1 < len(episode.transitions):

@@ -206,6 +206,9 @@ class _Player:
         else:
             episode.termination = TerminationReason.STEP_LIMIT
         await stream.done_writing()
+        if self.world.record:
+            # The stream ends when the episode is in the replay store; what comes next may read it there.
+            await self._within_deadline(stream.read(), "environment")
 
     async def _observe(self, stream: Any) -> pb.Observation:
         response: Any = await self._within_deadline(stream.read(), "environment")

@@ -35,9 +35,10 @@ class StopRequestedError(Exception):
 class JobSession:
     """One attempt at one job. Every write carries the attempt number; a newer attempt makes this one stop."""
 
-    def __init__(self, job_id: str, settings: TrainerSettings, celery_task_id: str = "") -> None:
+    def __init__(self, job_id: str, settings: TrainerSettings, celery_task_id: str = "", supervisor: str = "") -> None:
         self.job_id = job_id
         self.settings = settings
+        self.supervisor = supervisor or f"{socket.gethostname()}/{os.getpid()}"
         self.celery_task_id = celery_task_id
         self.channel = open_channel(settings.jobs_address, settings)
         self.stub = jobs_pb2_grpc.JobsStub(self.channel)
@@ -57,7 +58,7 @@ class JobSession:
             self.stub.Lease,
             pb.LeaseRequest(
                 job_id=self.job_id,
-                worker=socket.gethostname(),
+                worker=self.supervisor,
                 celery_task_id=self.celery_task_id,
                 process_id=os.getpid(),
             ),

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import subprocess
 import sys
+import uuid
 from typing import Any
 
 from celery import Celery
@@ -45,9 +47,12 @@ def _logs(**_: Any) -> None:
 @app.task(name="dreamgym.trainer.run_job", bind=True, max_retries=None)  # type: ignore[untyped-decorator, unused-ignore]
 def run_job(task: Any, job_id: str) -> str:
     """Train one job to the end of an attempt; answers how it ended (for the log only)."""
-    with bound(job=job_id, celery_task=task.request.id or ""):
+    task_id = str(task.request.id or "")
+    # Names this run of the task: only its own child may take the lease over from a child that died.
+    supervisor = f"{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
+    with bound(job=job_id, celery_task=task_id):
         for start in range(settings.child_restarts + 1):
-            child = subprocess.Popen([sys.executable, "-m", "dreamgym.trainer.child", job_id, task.request.id or ""])
+            child = subprocess.Popen([sys.executable, "-m", "dreamgym.trainer.child", job_id, task_id, supervisor])
             previous = signal.signal(signal.SIGTERM, lambda *_: child.terminate())  # noqa: B023
             try:
                 status = child.wait()

@@ -224,7 +224,9 @@ class Reset(message.Message):
     def task(self) -> Task: ...
     @builtins.property
     def history(self) -> containers.RepeatedCompositeFieldContainer[Turn]:
-        """Dream only: a past to resume from."""
+        """Dream only: a past to resume from, oldest first: each state with the action taken in it; the last turn carries the
+        current state and no action.
+        """
 
     def __init__(
         self,

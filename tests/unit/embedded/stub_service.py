@@ -25,6 +25,11 @@ class _Ok(BaseHTTPRequestHandler):
         self.end_headers()
 
 
+def stop(*_: object) -> None:
+    print("bye", flush=True)
+    os._exit(0)  # from within the handler: threads of the servers hold nothing that matters
+
+
 def main(kind: str, address: str, fault: str = "") -> None:
     name, _, argument = fault.partition(":")
     print(f"stub {kind} {address} {fault} pid {os.getpid()}", flush=True)
@@ -40,8 +45,7 @@ def main(kind: str, address: str, fault: str = "") -> None:
             start_new_session=True,
         )
         Path(argument).write_text(str(child.pid))
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if name == "stubborn" else lambda *_: over.set())
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if name == "stubborn" else stop)
     if kind == "grpc" and name != "silent":
         server = grpc.server(ThreadPoolExecutor(2))
         servicer = health.HealthServicer()
@@ -53,8 +57,8 @@ def main(kind: str, address: str, fault: str = "") -> None:
         host, _, port = address.rpartition(":")
         web = HTTPServer((host, int(port)), _Ok)
         threading.Thread(target=web.serve_forever, daemon=True).start()
-    over.wait()
-    print("bye", flush=True)
+    while True:
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from dreamgym.core.episodes import Episode, Source, Transition
+from dreamgym.core.episodes import Episode, Source, TerminationReason, Transition
 from dreamgym.core.errors import FidelityTooLowError, InvalidInputError, ModelOutputError
 from dreamgym.core.jobs import MeasureFidelity
 from dreamgym.trainer.fidelity import Prediction, measure
@@ -15,7 +15,7 @@ from dreamgym.trainer.model_files import read_card
 from dreamgym.trainer.stages.context import StageContext, Stopwatch
 from dreamgym.trainer.stages.experience_model import annotate
 from dreamgym.v1 import environment_pb2, experience_pb2, experience_pb2_grpc
-from dreamgym.wire.convert import task_to_proto
+from dreamgym.wire.convert import task_to_proto, termination_from_proto
 from dreamgym.wire.errors import error_from_rpc
 
 CONCURRENCY = 48
@@ -33,7 +33,9 @@ async def run(context: StageContext, spec: MeasureFidelity) -> dict[str, Any]:
             "There are no held-out real trajectories to measure fidelity on.",
             remedy="Upload more trajectories (whole tasks are held out), or raise heldout_share.",
         )
-    annotated, _ = await annotate(context, heldout, "builtin")
+    # The episodes' tasks as the environment knows them: with their criteria, by which the dream decides success.
+    known = {task.id: task for task in await context.session.tasks()}
+    annotated, _, _ = await annotate(context, heldout, "builtin")
     stub = experience_pb2_grpc.ExperienceModelStub(context.channel("experience"))
     gate = asyncio.Semaphore(CONCURRENCY)
     finished = 0
@@ -45,7 +47,7 @@ async def run(context: StageContext, spec: MeasureFidelity) -> dict[str, Any]:
         request = experience_pb2.PredictRequest(
             environment_id=context.environment_id,
             experience_model=model.version,
-            task=task_to_proto(episode.task),
+            task=task_to_proto(known.get(episode.task.id, episode.task)),
             history=[environment_pb2.Turn(state=t.state, action=t.action) for t in episode.transitions[: step + 1]],
             world_sheet=sheet,
             exclude_episode_id=episode.id,
@@ -75,7 +77,10 @@ async def run(context: StageContext, spec: MeasureFidelity) -> dict[str, Any]:
             confidence=seen.confidence,
             valid_action=seen.valid_action,
         )
-        return Prediction(episode.task.instruction, real, predicted, seen.prompt_tokens + seen.completion_tokens)
+        own_flag = termination_from_proto(seen.termination) is TerminationReason.SUCCESS
+        return Prediction(
+            episode.task.instruction, real, predicted, own_flag, seen.prompt_tokens + seen.completion_tokens
+        )
 
     predictions = await asyncio.gather(
         *(predict(a.episode, step, a.world_sheet) for a in annotated for step in range(len(a.episode.transitions)))

@@ -1,0 +1,104 @@
+"""The demo's job: the stages of the household pipeline, in full and in quick."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ENVIRONMENT = "household"
+MAX_STEPS = 15
+DESCRIPTION = (
+    "A household in text. You walk through a room, open and close receptacles, carry one thing at a time, and clean, heat "
+    "or cool it with a sinkbasin, microwave or fridge. The goal is an everyday task such as `put a clean mug in cabinet`. "
+    "Anything that is not possible changes nothing and is answered with `Nothing happens.`"
+)
+ACTION_FORMAT = (
+    "One line, with names and numbers as they appear in the text: go to (receptacle) | open (receptacle) | "
+    "close (receptacle) | take (object) from (receptacle) | move (object) to (receptacle) | "
+    "examine (object or receptacle) | use (lamp) | clean (object) with (sinkbasin) | heat (object) with (microwave) | "
+    "cool (object) with (fridge) | slice (object) with (knife) | inventory | look"
+)
+
+Stage = dict[str, Any]
+
+
+def pipeline(*, quick: bool = False) -> dict[str, Any]:
+    """The job to launch. Every evaluation plays the same held-out tasks, so that stages can be compared task by task."""
+    return {
+        "kind": "pipeline",
+        "environment": ENVIRONMENT,
+        "name": "demo, quick" if quick else "demo",
+        "seed": 7,
+        "stages": _quick_stages() if quick else _full_stages(),
+    }
+
+
+def _full_stages() -> list[Stage]:
+    """About 13 minutes on two idle cores; time limits keep it there on slower ones."""
+    evaluation: Stage = {"episodes": 60, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4}}
+    return [
+        {"kind": "train_experience_model", "epochs": 3, "heldout_share": 0.1, "time_limit_s": 200},
+        {"kind": "measure_fidelity", "max_episodes": 40},
+        _warm_start(demonstrations=60, epochs=4, time_limit_s=60),
+        {"kind": "evaluate", "label": "warm start", **evaluation},
+        {
+            "kind": "train_policy",
+            "algorithm": "grpo",
+            "iterations": 10,
+            "tasks_per_iteration": 16,
+            "group_size": 8,
+            "time_limit_s": 270,
+            "rollouts": {"max_steps": MAX_STEPS},
+        },
+        {"kind": "evaluate", "label": "after the dream", **evaluation},
+        {
+            "kind": "sim_to_real",
+            "real_transition_budget": 600,
+            "tasks_per_iteration": 4,
+            "group_size": 6,
+            "time_limit_s": 90,
+            "rollouts": {"max_steps": MAX_STEPS, "concurrency": 4},
+        },
+        {"kind": "evaluate", "label": "after sim-to-real", **evaluation},
+    ]
+
+
+def _quick_stages() -> list[Stage]:
+    """The same loop in under five minutes: it shows that everything works, not how well an agent can become."""
+    evaluation: Stage = {"episodes": 24, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4}}
+    return [
+        {"kind": "train_experience_model", "epochs": 1, "heldout_share": 0.1, "time_limit_s": 70},
+        {"kind": "measure_fidelity", "max_episodes": 12},
+        _warm_start(demonstrations=40, epochs=2, time_limit_s=20),
+        {"kind": "evaluate", "label": "warm start", **evaluation},
+        {
+            "kind": "train_policy",
+            "algorithm": "grpo",
+            "iterations": 3,
+            "tasks_per_iteration": 8,
+            "group_size": 4,
+            "time_limit_s": 60,
+            "rollouts": {"max_steps": MAX_STEPS},
+        },
+        {"kind": "evaluate", "label": "after the dream", **evaluation},
+        {
+            "kind": "sim_to_real",
+            "real_transition_budget": 150,
+            "tasks_per_iteration": 2,
+            "group_size": 4,
+            "time_limit_s": 30,
+            "rollouts": {"max_steps": MAX_STEPS, "concurrency": 4},
+        },
+        {"kind": "evaluate", "label": "after sim-to-real", **evaluation},
+    ]
+
+
+def _warm_start(*, demonstrations: int, epochs: float, time_limit_s: float) -> Stage:
+    return {
+        "kind": "train_policy",
+        "algorithm": "sft",
+        "policy": "base",
+        "demonstrations": demonstrations,
+        "epochs": epochs,
+        "time_limit_s": time_limit_s,
+        "optimizer": {"learning_rate": 5e-4},
+    }
