@@ -13,6 +13,7 @@ Patterns use the `regex` module's syntax, and a back-reference ties two mentions
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -144,7 +145,14 @@ def _validate_leaf(operator: str, body: Any, path: str) -> None:
     if operator == "number":
         if compiled.groups < 1:
             raise InvalidInputError(f"{path}.pattern needs a group around the number, for example 'price: (\\d+)'.")
-        if body["op"] not in _COMPARISONS:
+        if not isinstance(body["op"], str) or body["op"] not in _COMPARISONS:
             raise InvalidInputError(f"{path}.op is {body['op']!r}.", remedy=f"Use one of {', '.join(_COMPARISONS)}.")
-        if isinstance(body["value"], bool) or not isinstance(body["value"], int | float):
+        if isinstance(body["value"], bool) or not isinstance(body["value"], int | float) or not _is_finite(body["value"]):
             raise InvalidInputError(f"{path}.value must be a number.")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False

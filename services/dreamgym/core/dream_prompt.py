@@ -59,13 +59,13 @@ class Outcome:
 def main_chain(instruction: str, initial_state: str, turns: Sequence[tuple[str, str]], world_sheet: str = "") -> str:
     """The stable, append-only part of the prompt."""
     text = f"World: {one_line(world_sheet)}\n" if world_sheet else ""
-    text += f"Task: {one_line(instruction)}\n{initial_state.strip()}\n"
+    text += f"Task: {one_line(instruction)}\n{one_line(initial_state)}\n"
     return text + "".join(turn_text(action, state) for action, state in turns)
 
 
 def turn_text(action: str, state: str) -> str:
     """What one finished turn adds to the main chain."""
-    return f"> {one_line(action)}\n{state.strip()}\n"
+    return f"> {one_line(action)}\n{one_line(state)}\n"
 
 
 def question(action: str, demonstrations: Sequence[Demonstration] = (), *, reasoning: bool = True) -> str:
@@ -92,8 +92,10 @@ def parse_answer(completion: str, *, reasoning: bool = True) -> Outcome:
     Raises ModelOutputError for everything else: malformed output never becomes a state.
     """
     lines = [line.strip() for line in completion.strip().split("\n")]
-    trace = lines.pop(0) if reasoning and lines else ""
-    if lines and not reasoning:
+    # Reasoning may be empty: then the first line is, and stripping has removed it.
+    wordless = completion.lstrip(" ").startswith("\n") and lines[0].startswith("=")
+    trace = lines.pop(0) if reasoning and not wordless else ""
+    if not reasoning:
         lines[0] = "= " + lines[0]
     if len(lines) < 2 or not lines[0].startswith("=") or not lines[-1].startswith("#"):
         raise ModelOutputError(
@@ -111,4 +113,4 @@ def parse_answer(completion: str, *, reasoning: bool = True) -> Outcome:
 
 def sheet_question(instruction: str, initial_state: str) -> str:
     """Prompt that asks the model for a world sheet."""
-    return f"Task: {one_line(instruction)}\n{initial_state.strip()}\nWorld:"
+    return f"Task: {one_line(instruction)}\n{one_line(initial_state)}\nWorld:"

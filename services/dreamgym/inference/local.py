@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dreamgym.core.errors import ContextOverflowError, DreamGymError, EngineError
+from dreamgym.core.errors import ContextOverflowError, DreamGymError, EngineError, InvalidInputError
 from dreamgym.inference.engine import Generation, GenerationRequest
 from dreamgym.inference.local_model import KeyValueBuffer, hidden_states, load_model, load_tokenizer
 
@@ -85,6 +85,7 @@ class LocalEngine:
         self._pieces = [self._tokenizer.decode([i]) for i in range(int(config.vocab_size))]
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._queue: queue.Queue[_Waiting | None] = queue.Queue()
+        self._closing = False
         self._lock = threading.Lock()  # held while a batch runs or weights change
         self.counters = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0, "batches": 0}
         self._thread = threading.Thread(target=self._serve, name=f"engine-{model_version}", daemon=True)
@@ -122,7 +123,13 @@ class LocalEngine:
                 f"{self._window}.",
                 remedy="Lower max_steps or max_action_tokens, or use a model with a longer context.",
             )
-        if not self._thread.is_alive():
+        if not request.prompt_ids or request.max_new_tokens < 1:
+            raise InvalidInputError("A generation needs a prompt of at least one token, and room for at least one more.")
+        if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < len(self._pieces):
+            raise InvalidInputError(
+                f"A token id lies outside the vocabulary of {len(self._pieces)}.", remedy="Encode with this engine."
+            )
+        if self._closing or not self._thread.is_alive():
             raise EngineError(f"The engine of {self._version} has stopped.", remedy="Restart the service; see its log.")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Generation] = loop.create_future()
@@ -133,6 +140,8 @@ class LocalEngine:
         self._sessions.pop(session, None)
 
     async def close(self) -> None:
+        """Answer what waits, then stop; later requests are refused."""
+        self._closing = True
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join, 30)
 
@@ -175,6 +184,8 @@ class LocalEngine:
                 batch.append(waiting)
         for waiting in later:
             self._queue.put(waiting)
+        if closing and later:
+            self._queue.put(None)
         return batch, closing and not later
 
     def _run(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -201,7 +212,7 @@ class LocalEngine:
                 model_version=self._version,
                 prompt_tokens=len(row.request.prompt_ids),
                 cached_tokens=row.cached,
-                text=row.text,
+                text=self.decode(row.new_ids),  # `row.text` is made token by token, and a token may be part of a character
             )
             for row in rows
         ]

@@ -44,9 +44,10 @@ class ModelStore:
     def writing(self, location: str) -> Iterator[Path]:
         """A fresh folder to fill; on leaving without an error it is published as `location`.
 
-        Raises StorageFullError if the disk is full, ConflictError if the location is published already.
+        Raises StorageFullError if the disk is full, ConflictError if the location is published already or holds others.
         """
         target = self._resolve(location)
+        self._refuse_parent(location)
         if (target / MARKER).exists():
             raise ConflictError(f"{location} is published already; versions are immutable.", remedy="Use a new name.")
         aside = self.root / ".writing" / uuid.uuid4().hex
@@ -60,8 +61,8 @@ class ModelStore:
             target.parent.mkdir(parents=True, exist_ok=True)
             aside.rename(target)
             _write_atomically(target / MARKER, orjson.dumps(marker))
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        except Exception as error:
+            if _is_full(error):
                 raise StorageFullError(
                     f"No room left in the object store {self.root} while writing {location}.",
                     remedy="Free disk space or point DREAMGYM_OBJECT_STORE elsewhere; then resume the job.",
@@ -107,21 +108,37 @@ class ModelStore:
     def remove(self, location: str) -> None:
         """Remove a folder: first its marker, so that no reader sees half of it."""
         path = self._resolve(location)
+        self._refuse_parent(location)
         (path / MARKER).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)
 
     def _resolve(self, location: str) -> Path:
-        path = (self.root / location).resolve()
-        if not path.is_relative_to(self.root.resolve()):
+        inside = "\0" not in location and (self.root / location).resolve().is_relative_to(self.root.resolve())
+        if not inside:
             raise InvalidInputError(f"The location {location!r} leaves the object store.")
-        return path
+        return (self.root / location).resolve()
+
+    def _refuse_parent(self, location: str) -> None:
+        """Published folders lie side by side, never inside one another: replacing or removing one must not take others."""
+        path = self._resolve(location)
+        if path == self.root.resolve() or any(found.parent != path for found in path.rglob(MARKER)):
+            raise ConflictError(
+                f"{location!r} is a folder of published folders.", remedy="Name one of them, or a new one beside them."
+            )
 
 
 def refuse_unsafe_weights(path: Path) -> None:
     """Raise InvalidInputError if a model folder holds weights in a format that can run code when loaded."""
-    unsafe = [p.name for p in path.rglob("*") if p.suffix in _FORBIDDEN]
+    unsafe = [p.name for p in path.rglob("*") if p.suffix.lower() in _FORBIDDEN]
     if unsafe:
         raise InvalidInputError(f"{path} holds {unsafe}: only safetensors are loaded.", remedy="Convert the weights.")
+
+
+def _is_full(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # safetensors and torch report a failed write as an error of their own, whose text carries the system's words.
+    return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def _sha256(path: Path) -> str:

@@ -16,6 +16,9 @@ from dreamgym.v1 import environment_pb2 as env_pb
 
 CODE_KEY = "x-dreamgym-code"
 REMEDY_KEY = "x-dreamgym-remedy-bin"
+MAX_MESSAGE_BYTES = 4500
+MAX_REMEDY_BYTES = 1500
+"""gRPC drops a status whose metadata exceeds 8 KiB, and with it the error: what is longer is cut."""
 
 STATUS_OF: dict[str, grpc.StatusCode] = {
     "invalid_input": grpc.StatusCode.INVALID_ARGUMENT,
@@ -39,6 +42,20 @@ STATUS_OF: dict[str, grpc.StatusCode] = {
 
 def status_of(error: DreamGymError) -> grpc.StatusCode:
     return STATUS_OF.get(error.code, grpc.StatusCode.INTERNAL)
+
+
+def sendable(error: DreamGymError) -> tuple[str, str]:
+    """Message and remedy, cut so that they fit a status. Counts bytes as gRPC writes them: `%` and non-ASCII take three."""
+    return _cut(error.message, MAX_MESSAGE_BYTES), _cut(error.remedy, MAX_REMEDY_BYTES)
+
+
+def _cut(text: str, limit: int) -> str:
+    size = 0
+    for place, character in enumerate(text):
+        size += 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode())
+        if size > limit:
+            return text[:place] + "..."
+    return text
 
 
 def error_from_rpc(error: grpc.RpcError, *, service: str) -> DreamGymError:

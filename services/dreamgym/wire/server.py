@@ -15,9 +15,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import Counter
 
-from dreamgym.core.errors import DreamGymError
+from dreamgym.core.errors import DreamGymError, UnauthenticatedError
 from dreamgym.wire.channel import OPTIONS, TOKEN_KEY
-from dreamgym.wire.errors import CODE_KEY, REMEDY_KEY, status_of
+from dreamgym.wire.errors import CODE_KEY, REMEDY_KEY, sendable, status_of
 from dreamgym.wire.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
@@ -53,15 +53,18 @@ def _wrap(handler: Any, method: str, allowed: bool) -> Any:
     async def refuse(error: BaseException, context: Any) -> None:
         if isinstance(error, DreamGymError):
             CALLS.labels(method, error.code).inc()
-            trailing = ((CODE_KEY, error.code), (REMEDY_KEY, error.remedy.encode()))
-            await context.abort(status_of(error), error.message, trailing)
+            message, remedy = sendable(error)
+            await context.abort(status_of(error), message, ((CODE_KEY, error.code), (REMEDY_KEY, remedy.encode())))
         CALLS.labels(method, "internal").inc()
         log.exception("call failed", extra={"method": method}, exc_info=error)
         await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
 
     async def check(context: Any) -> None:
         if not allowed:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "This call carries no valid service token.")
+            error = UnauthenticatedError(
+                "This call carries no valid service token.", remedy="Give every service the same DREAMGYM_SERVICE_TOKEN."
+            )
+            await refuse(error, context)
 
     async def unary(request: Any, context: Any) -> Any:
         await check(context)
