@@ -79,6 +79,10 @@ class TrainPolicy(_Spec):
     # Supervised warm start
     demonstrations: int = Field(120, ge=1, description="Successful seed episodes that the warm start imitates.")
     epochs: float = Field(4.0, gt=0)
+    action_vocabulary: Literal["open", "seen"] = Field(
+        "seen",
+        description="Warm start only, kept by the model: `seen` lets actions hold only words of the episode and of the format.",
+    )
     # Reinforcement learning
     iterations: int = Field(10, ge=1)
     tasks_per_iteration: int = Field(16, ge=1)

@@ -22,6 +22,8 @@ class GenerationRequest:
     stop: tuple[str, ...] = ("\n",)
     temperature: float = 0.0
     seed: int = 0
+    allowed: Sequence[int] | None = None
+    """If given, only these token ids are sampled; log-probabilities are those of the restricted distribution."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,13 @@ from torch import Tensor
 
 from dreamgym.core.errors import ContextOverflowError, DreamGymError, EngineError, InvalidInputError
 from dreamgym.inference.engine import Generation, GenerationRequest
-from dreamgym.inference.local_model import KeyValueBuffer, hidden_states, load_model, load_tokenizer
+from dreamgym.inference.local_model import (
+    EXCLUDED_LOGIT,
+    KeyValueBuffer,
+    hidden_states,
+    load_model,
+    load_tokenizer,
+)
 
 log = logging.getLogger(__name__)
 GATHER_S = 0.004
@@ -98,6 +104,10 @@ class LocalEngine:
     @property
     def context_window(self) -> int:
         return self._window
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self._model.config.vocab_size)
 
     @property
     def parameters(self) -> int:
@@ -279,7 +289,12 @@ class LocalEngine:
         """Choose one token for each active row and note it; answers the ids [B] (stopped rows repeat their last)."""
         chosen = torch.tensor([row.new_ids[-1] if row.new_ids else 0 for row in rows])
         temperatures = torch.tensor([rows[i].request.temperature or 1.0 for i in active])
-        logprobs = torch.log_softmax(logits_BV[active] / temperatures[:, None], dim=-1)
+        logits = logits_BV[active]
+        for place, i in enumerate(active):
+            allowed = rows[i].request.allowed
+            if allowed is not None:
+                logits[place] = _restricted(logits[place], allowed)
+        logprobs = torch.log_softmax(logits / temperatures[:, None], dim=-1)
         draws = torch.tensor([rows[i].uniforms[len(rows[i].new_ids)] for i in active], dtype=torch.float64)
         cumulative = logprobs.double().exp().cumsum(-1)
         sampled = torch.searchsorted(cumulative, draws[:, None] * cumulative[:, -1:], right=True)[:, 0]
@@ -320,6 +335,13 @@ class _View(KeyValueBuffer):
 
     def __init__(self, buffer: KeyValueBuffer, length: int) -> None:
         self.data = buffer.data[:, :, :, :, :length]
+
+
+def _restricted(logits_V: Tensor, allowed: Sequence[int]) -> Tensor:
+    kept = torch.full_like(logits_V, EXCLUDED_LOGIT)
+    index = torch.tensor(list(allowed))
+    kept[index] = logits_V[index]
+    return kept
 
 
 def _resolve(future: asyncio.Future[Generation], result: Generation) -> None:

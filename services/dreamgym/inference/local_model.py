@@ -18,6 +18,9 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from dreamgym.core.errors import InvalidInputError, ModelMissingError
 from dreamgym.inference.model_store import refuse_unsafe_weights
 
+EXCLUDED_LOGIT = -1e9
+"""Logit of a token that may not be sampled; finite, so that an entropy stays a number."""
+
 
 class KeyValueBuffer:
     """Keys and values of B rows: tensor [layers, 2, B, kv heads, S, head size], written at each row's own positions."""

@@ -89,6 +89,8 @@ class VllmEngine:
             "return_token_ids": True,
             "logprobs": 1,
         }
+        if request.allowed is not None:
+            body["allowed_token_ids"] = list(request.allowed)
         if self._structured_outputs:
             body["structured_outputs"] = self._structured_outputs
         return self._read(await self._post("/v1/completions", body), len(request.prompt_ids))

@@ -62,6 +62,11 @@ def read_card(folder: Path) -> dict[str, Any]:
     return card
 
 
+def vocabulary_size(folder: Path) -> int:
+    """Rows of a model's output layer; may be more than its tokenizer has tokens."""
+    return int(orjson.loads((folder / "config.json").read_bytes())["vocab_size"])
+
+
 def hash_of(value: Any) -> str:
     """Short content hash for manifests."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()[:16]

@@ -14,7 +14,7 @@ from torch import Tensor
 from dreamgym.trainer.advantages import group_advantages, policy_loss
 from dreamgym.trainer.policy_data import sampled_sequence
 from dreamgym.trainer.rollout import PlayedEpisode
-from dreamgym.trainer.rows import RowBatch, plan_batches, stack_rows
+from dreamgym.trainer.rows import RowBatch, Vocabulary, plan_batches, stack_rows
 from dreamgym.trainer.training_state import TrainingState, target_logprobs
 
 MICRO_BATCH_TOKENS = 8192
@@ -31,6 +31,7 @@ class UpdateSettings:
     invalid_action_penalty: float
     minibatches: int
     temperature: float
+    vocabulary: Vocabulary | None = None
 
 
 @dataclass
@@ -106,7 +107,7 @@ def update_policy(
     lengths = [len(sequence) for sequence in sequences]
     per_step = max(1024, math.ceil(sum(lengths) / settings.minibatches))
     steps = [
-        [_part(scored, stack_rows(sequences, rows, pad_id=0)) for rows in _micro_batches(batch, lengths)]
+        [_part(scored, stack_rows(sequences, rows, 0, settings.vocabulary)) for rows in _micro_batches(batch, lengths)]
         for batch in plan_batches(lengths, per_step, rng)
     ]
     totals = dict.fromkeys(("loss", "kl", "entropy", "gradient_norm", "clip_fraction", "sampler_ratio"), 0.0)

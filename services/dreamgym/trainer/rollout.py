@@ -79,6 +79,8 @@ class World:
     transition_budget: int = 0
     budget_id: str = ""
     record: bool = False
+    action_tokens: frozenset[int] | None = None
+    """Tokens that actions may hold beside those read before; None: any (see `core.action_vocabulary`)."""
 
     def reset(self, task: Task, episode_id: str, seed: int, max_steps: int, policy_version: str) -> pb.PlayRequest:
         return pb.PlayRequest(
@@ -234,6 +236,7 @@ class _Player:
             stop=(policy_prompt.END_OF_ACTION,),
             temperature=self.rollouts.temperature,
             seed=seed,
+            allowed=None if self.world.action_tokens is None else sorted(self.world.action_tokens.union(episode.ids)),
         )
         generation = await self._within_deadline(self.engine.generate(request), "policy engine")
         episode.policy_version = generation.model_version

@@ -28,6 +28,8 @@ class RowBatch:
     weights_BT: Tensor
     members: list[list[int]]
     """For each row, which sequences (by index into the data set) lie in it, in order."""
+    allowed_NV: Tensor | None = None
+    """For each predicted target, which tokens it was chosen from; None: any."""
 
     @property
     def tokens(self) -> int:
@@ -76,8 +78,21 @@ def plan_batches(
     return batches
 
 
-def stack_rows(sequences: Sequence[PackedSequence], rows: Sequence[Sequence[int]], pad_id: int) -> RowBatch:
-    """Tensors of the planned rows."""
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens that actions may hold beside those seen before (see `core.action_vocabulary`), and the model's size."""
+
+    tokens: frozenset[int]
+    size: int
+
+
+def stack_rows(
+    sequences: Sequence[PackedSequence],
+    rows: Sequence[Sequence[int]],
+    pad_id: int,
+    vocabulary: Vocabulary | None = None,
+) -> RowBatch:
+    """Tensors of the planned rows; with a vocabulary, targets are predicted among seen and format tokens only."""
     length = max(sum(len(sequences[i]) for i in members) for members in rows)
     joined = [join_row([sequences[i] for i in members], length, pad_id) for members in rows]
     columns = [
@@ -94,4 +109,22 @@ def stack_rows(sequences: Sequence[PackedSequence], rows: Sequence[Sequence[int]
         targets_BT=torch.tensor(targets),
         weights_BT=torch.tensor(weights),
         members=[list(members) for members in rows],
+        allowed_NV=None
+        if vocabulary is None
+        else torch.cat([seen_tokens(sequences[i], vocabulary) for members in rows for i in members]),
     )
+
+
+def seen_tokens(sequence: PackedSequence, vocabulary: Vocabulary) -> Tensor:
+    """Bool [n, V] for the n predicted targets of a plain sequence: tokens before the target, the format's, the target."""
+    targets = [place for place in range(1, len(sequence)) if sequence.loss_mask[place] > 0]
+    allowed = torch.zeros(len(targets), vocabulary.size, dtype=torch.bool)
+    seen = torch.zeros(vocabulary.size, dtype=torch.bool)
+    seen[list(vocabulary.tokens)] = True
+    read = 0
+    for row, place in enumerate(targets):
+        seen[sequence.ids[read:place]] = True
+        read = place
+        allowed[row] = seen
+        allowed[row, sequence.ids[place]] = True
+    return allowed

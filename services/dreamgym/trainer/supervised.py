@@ -14,7 +14,7 @@ import torch
 from dreamgym.core.jobs import Optimizer
 from dreamgym.trainer.base_model.branch_packing import PackedSequence
 from dreamgym.trainer.checkpoints import StageCheckpoints
-from dreamgym.trainer.rows import RowBatch, plan_batches, stack_rows
+from dreamgym.trainer.rows import RowBatch, Vocabulary, plan_batches, stack_rows
 from dreamgym.trainer.stages.context import ModelReference, StageContext, Stopwatch
 from dreamgym.trainer.training_state import TrainingState
 
@@ -54,6 +54,7 @@ async def train_supervised(
     pad_id: int,
     time_limit_s: float | None = None,
     name: str = "loss",
+    vocabulary: Vocabulary | None = None,
 ) -> SupervisedRun:
     """Minimise the weighted negative log-likelihood of the sequences' targets.
 
@@ -85,7 +86,7 @@ async def train_supervised(
         plan = plan_batches(
             lengths, optimizer.tokens_per_batch, random.Random(f"{context.session.seed}:{context.stage}:{epoch}")
         )
-        batch = stack_rows(sequences, plan[min(place, len(plan) - 1)], pad_id)
+        batch = stack_rows(sequences, plan[min(place, len(plan) - 1)], pad_id, vocabulary)
         loss, norm = await context.in_thread(_step, state, batch)
         done += 1
         run.tokens += batch.tokens

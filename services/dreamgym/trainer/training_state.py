@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dreamgym.core.jobs import Optimizer
-from dreamgym.inference.local_model import hidden_states, load_model
+from dreamgym.inference.local_model import EXCLUDED_LOGIT, hidden_states, load_model
 from dreamgym.trainer.rows import RowBatch
 
 
@@ -106,8 +106,10 @@ def target_logprobs(model: Any, batch: RowBatch, temperature: float = 1.0) -> tu
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = hidden_states(model, batch.ids_BT, batch.positions_BT, batch.mask_BTT)
         chosen = batch.weights_BT > 0
-        logits = model.lm_head(hidden[chosen])
-    logprobs_NV = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
+        logits_NV = model.lm_head(hidden[chosen]).float()
+    if batch.allowed_NV is not None:
+        logits_NV = logits_NV.masked_fill(~batch.allowed_NV, EXCLUDED_LOGIT)
+    logprobs_NV = torch.log_softmax(logits_NV / (temperature or 1.0), dim=-1)
     taken = logprobs_NV.gather(1, batch.targets_BT[chosen][:, None])[:, 0]
     entropy = -(logprobs_NV.detach().exp() * logprobs_NV.detach()).sum(-1)
     return taken, entropy

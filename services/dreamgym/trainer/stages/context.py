@@ -14,15 +14,18 @@ import grpc
 import torch
 
 import dreamgym
+from dreamgym.core.action_vocabulary import OPEN, SEEN, format_tokens
 from dreamgym.core.episodes import Episode, Source
 from dreamgym.core.errors import DreamGymError, InvalidInputError
+from dreamgym.inference.local import LocalEngine
 from dreamgym.inference.model_store import ModelStore, Published
 from dreamgym.trainer.model_files import base_path, hash_of, publish_model, read_card
+from dreamgym.trainer.rows import Vocabulary
 from dreamgym.trainer.session import JobSession
 from dreamgym.trainer.settings import TrainerSettings
 from dreamgym.v1 import jobs_pb2, replay_pb2, replay_pb2_grpc
 from dreamgym.wire.channel import open_channel
-from dreamgym.wire.convert import dump_json, episode_from_proto, load_json, source_to_proto
+from dreamgym.wire.convert import dump_json, episode_from_proto, source_to_proto
 from dreamgym.wire.errors import error_from_rpc
 
 T = TypeVar("T")
@@ -164,9 +167,17 @@ class StageContext:
             raise error_from_rpc(error, service="replay") from error
         return int(answer.cursor)
 
-    def environment_settings(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = load_json(self.environment.settings) if self.environment.settings else {}
-        return loaded
+    def vocabulary(self, kind: str, encode: Callable[[str], list[int]], size: int) -> Vocabulary | None:
+        """What actions may consist of, for a policy of this kind (`seen` or `open`) in this environment."""
+        if kind != SEEN or not self.environment.action_format:
+            return None
+        return Vocabulary(format_tokens(self.environment.action_format, encode), size)
+
+    def policy_vocabulary(self, policy: ModelReference, engine: LocalEngine) -> Vocabulary | None:
+        """The same, as the policy was trained (its card says so)."""
+        return self.vocabulary(
+            read_card(policy.path).get("action_vocabulary", OPEN), engine.encode, engine.vocabulary_size
+        )
 
     @contextmanager
     def threads(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from dreamgym.core.episodes import Source, Task
@@ -25,11 +25,14 @@ async def run(context: StageContext, spec: Evaluate) -> dict[str, Any]:
             remedy="Add held-out tasks: POST /v1/environments/{env}/tasks.",
         )
     engine = LocalEngine(policy.path, policy.version, slots=context.settings.trainer_slots)
+    words = context.policy_vocabulary(policy, engine)
+    tokens = words.tokens if words else None
     result: dict[str, Any] = {"label": spec.label, "policy": policy.version, "split": spec.split, "tasks": len(tasks)}
     played: list[PlayedEpisode] = []
     try:
         if spec.where in ("dream", "both"):
             world = await dream_world(context, await context.resolve(spec.experience_model, "experience"))
+            world = replace(world, action_tokens=tokens)
             episodes = await play_tasks(context, engine, world, spec, tasks)
             result["dream"] = summary(episodes)
             played += episodes
@@ -43,6 +46,7 @@ async def run(context: StageContext, spec: Evaluate) -> dict[str, Any]:
             world = real_world(
                 context, budget if budget is not None else spec.episodes * spec.rollouts.max_steps, record=False
             )
+            world = replace(world, action_tokens=tokens)
             episodes = await play_tasks(context, engine, world, spec, tasks)
             result["real"] = summary(episodes)
             played += episodes

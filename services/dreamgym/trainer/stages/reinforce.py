@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -93,6 +93,10 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
     engine = LocalEngine(parent.path, f"{parent.version}+{progress.iteration}", slots=context.settings.trainer_slots)
     if progress.iteration:
         engine.load_weights(state.model.state_dict(), f"{parent.version}+{progress.iteration}")
+    words = context.policy_vocabulary(parent, engine)
+    if words is not None:
+        world = replace(world, action_tokens=words.tokens)
+        plan = replace(plan, update=replace(plan.update, vocabulary=words))
     curriculum = _CurriculumClient(context)
     await curriculum.open(tasks, plan, experience_version)
     if newest is not None:

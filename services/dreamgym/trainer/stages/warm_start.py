@@ -9,7 +9,7 @@ from dreamgym.core.errors import InvalidInputError
 from dreamgym.core.jobs import TrainPolicy
 from dreamgym.inference.local_model import load_tokenizer
 from dreamgym.trainer.checkpoints import StageCheckpoints
-from dreamgym.trainer.model_files import hash_of
+from dreamgym.trainer.model_files import hash_of, vocabulary_size
 from dreamgym.trainer.policy_data import choose_demonstrations, demonstration
 from dreamgym.trainer.stages.context import StageContext
 from dreamgym.trainer.supervised import train_supervised
@@ -25,7 +25,11 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
             remedy="Upload successful trajectories, or start from a policy that already acts.",
         )
     tokenizer = load_tokenizer(parent.path)
-    sequences = [demonstration(e, lambda text: list(tokenizer.encode(text, add_special_tokens=False))) for e in chosen]
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+    sequences = [demonstration(episode, encode) for episode in chosen]
     trained = await train_supervised(
         context,
         parent,
@@ -35,8 +39,11 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
         pad_id=0,
         time_limit_s=spec.time_limit_s,
         name="policy_loss",
+        vocabulary=context.vocabulary(spec.action_vocabulary, encode, vocabulary_size(parent.path)),
     )
     manifest = {"config": spec.model_dump(mode="json"), "data": hash_of([e.id for e in chosen])}
-    named = await context.publish("policy", trained.state.model, parent, manifest=manifest)
+    named = await context.publish(
+        "policy", trained.state.model, parent, card={"action_vocabulary": spec.action_vocabulary}, manifest=manifest
+    )
     StageCheckpoints(context.store, context.session.job_id, context.stage).clear()
     return {**named, **trained.summary(), "demonstrations": len(chosen), "real_transitions": 0, "algorithm": "sft"}
