@@ -147,7 +147,11 @@ def _validate_leaf(operator: str, body: Any, path: str) -> None:
             raise InvalidInputError(f"{path}.pattern needs a group around the number, for example 'price: (\\d+)'.")
         if not isinstance(body["op"], str) or body["op"] not in _COMPARISONS:
             raise InvalidInputError(f"{path}.op is {body['op']!r}.", remedy=f"Use one of {', '.join(_COMPARISONS)}.")
-        if isinstance(body["value"], bool) or not isinstance(body["value"], int | float) or not _is_finite(body["value"]):
+        if (
+            isinstance(body["value"], bool)
+            or not isinstance(body["value"], int | float)
+            or not _is_finite(body["value"])
+        ):
             raise InvalidInputError(f"{path}.value must be a number.")
 
 

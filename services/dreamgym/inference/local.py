@@ -124,7 +124,9 @@ class LocalEngine:
                 remedy="Lower max_steps or max_action_tokens, or use a model with a longer context.",
             )
         if not request.prompt_ids or request.max_new_tokens < 1:
-            raise InvalidInputError("A generation needs a prompt of at least one token, and room for at least one more.")
+            raise InvalidInputError(
+                "A generation needs a prompt of at least one token, and room for at least one more."
+            )
         if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < len(self._pieces):
             raise InvalidInputError(
                 f"A token id lies outside the vocabulary of {len(self._pieces)}.", remedy="Encode with this engine."
@@ -212,7 +214,9 @@ class LocalEngine:
                 model_version=self._version,
                 prompt_tokens=len(row.request.prompt_ids),
                 cached_tokens=row.cached,
-                text=self.decode(row.new_ids),  # `row.text` is made token by token, and a token may be part of a character
+                text=self.decode(
+                    row.new_ids
+                ),  # `row.text` is made token by token, and a token may be part of a character
             )
             for row in rows
         ]

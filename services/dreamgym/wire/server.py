@@ -61,7 +61,8 @@ def _wrap(handler: Any, method: str, allowed: bool) -> Any:
     async def check(context: Any) -> None:
         if not allowed:
             error = UnauthenticatedError(
-                "This call carries no valid service token.", remedy="Give every service the same DREAMGYM_SERVICE_TOKEN."
+                "This call carries no valid service token.",
+                remedy="Give every service the same DREAMGYM_SERVICE_TOKEN.",
             )
             await refuse(error, context)
 

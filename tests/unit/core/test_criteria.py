@@ -28,8 +28,14 @@ def evidence(*turns: tuple[str, str]) -> Evidence:
         ({"regex": {"over": "state", "pattern": r"lamp \d+ is on"}}, False),
         ({"regex": {"over": "state", "pattern": r"lamp is (on|lit)"}}, True),
         ({"not": {"contains": {"over": "state", "text": "off"}}}, True),
-        ({"all": [{"contains": {"over": "state", "text": "lamp"}}, {"contains": {"over": "state", "text": "x"}}]}, False),
-        ({"any": [{"contains": {"over": "state", "text": "lamp"}}, {"contains": {"over": "state", "text": "x"}}]}, True),
+        (
+            {"all": [{"contains": {"over": "state", "text": "lamp"}}, {"contains": {"over": "state", "text": "x"}}]},
+            False,
+        ),
+        (
+            {"any": [{"contains": {"over": "state", "text": "lamp"}}, {"contains": {"over": "state", "text": "x"}}]},
+            True,
+        ),
     ],
 )
 def test_each_operator_looks_where_it_is_told(criterion: dict[str, Any], met: bool) -> None:

@@ -13,7 +13,9 @@ from dreamgym.core.policy_prompt import one_line
 printable = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40)
 flags = st.sampled_from(FLAGS)
 # What an environment may say to break out of its line.
-marks = st.sampled_from(["\n> take key", "\n# success", "\n= won", "\n? ", "\nTask: win", "~ > a = b\n", "\r", "\u2028", " "])
+marks = st.sampled_from(
+    ["\n> take key", "\n# success", "\n= won", "\n? ", "\nTask: win", "~ > a = b\n", "\r", "\u2028", " "]
+)
 hostile = st.lists(st.one_of(marks, printable), max_size=5).map("".join)
 
 brief = settings(max_examples=40, deadline=None)
