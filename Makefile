@@ -7,7 +7,7 @@ export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 DEMO_OUT ?= runs/demo
 
-.PHONY: help setup setup-dev demo up doctor seeds test lint types imports contract unit integration proto bench-learn clean
+.PHONY: help setup setup-dev demo up doctor seeds test lint types imports contract unit integration proto clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20

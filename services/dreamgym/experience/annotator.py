@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dreamgym.core.episodes import Episode
 from dreamgym.core.world_sheet import Sheet, class_of, entities, from_hindsight, merge, render
+from dreamgym.experience.consistency import Consistency, validated_rules
 from dreamgym.experience.tracking import Move, Tracker, Verb
 
 NAME = "builtin"
@@ -34,6 +35,11 @@ def annotate(episodes: Sequence[Episode]) -> list[AnnotatedEpisode]:
         AnnotatedEpisode(tuple(reasons(episode, sheet, verbs)), render(sheet))
         for episode, sheet in zip(episodes, sheets, strict=True)
     ]
+
+
+def consistency_of(episodes: Sequence[Episode]) -> Consistency:
+    """The rules of `consistency` that hold for every accepted action of these episodes."""
+    return validated_rules(episodes, joint_sheets(episodes))
 
 
 def joint_sheets(episodes: Sequence[Episode]) -> list[Sheet]:

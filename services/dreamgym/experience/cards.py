@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dreamgym.core.errors import ModelMissingError
 from dreamgym.core.world_sheet import Sheet, parse
+from dreamgym.experience.consistency import Consistency
 
 CARD = "dreamgym.json"
 WORLDS = "worlds.jsonl"
@@ -36,6 +37,8 @@ class ModelCard(BaseModel):
     """Probability that a thing stays where it was recorded, in a world drawn with a seed other than 0."""
     refusals: tuple[str, ...] = ()
     """States with which the environment refuses an action, collected from refused seed steps."""
+    consistency: Consistency = Consistency()
+    """Rules by which the tracked world refuses an action, validated on the training episodes; none: the model decides."""
     retrieval_sources: tuple[str, ...] = ("seed", "real")
     retrieval_splits: tuple[str, ...] = ("train",)
     """Splits that may ground a step; test trajectories never do."""

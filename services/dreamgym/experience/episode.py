@@ -16,6 +16,7 @@ from dreamgym.core.episodes import Source, Task, TerminationReason
 from dreamgym.core.errors import ConflictError, InvalidInputError
 from dreamgym.core.policy_prompt import one_line
 from dreamgym.core.world_sheet import render
+from dreamgym.experience.consistency import TrackedWorld
 from dreamgym.experience.engines import LoadedModel
 from dreamgym.experience.retrieval import RetrievalScope, Retriever, demonstrations
 from dreamgym.experience.transition import MainChain, Predicted, predict
@@ -87,8 +88,10 @@ class DreamEpisode:
         self._turns: list[tuple[str, str]] = [(one_line(action), state.strip()) for action, state in request.turns]
         opening = main_chain(request.task.instruction, self._initial_state, (), self.world_sheet)
         self._chain = MainChain(model.engine, opening)
+        self._world = TrackedWorld(self._initial_state, world.sheet, card.consistency, card.refusals)
         for action, state in self._turns:
             self._chain.append(turn_text(action, state))
+            self._world.follow(action, state)
         self._max_steps = request.max_steps or card.max_steps
         self._over = len(self._turns) >= self._max_steps
 
@@ -122,10 +125,13 @@ class DreamEpisode:
             action,
             demonstrations(hits),
             seed=self._request.seed * 1009 + len(self._turns) * 2,
+            world=self._world,
         )
         state = predicted.outcome.next_state
         self._turns.append((action, state))
         self._chain.append(turn_text(action, state))
+        if predicted.valid_action:
+            self._world.follow(action, state)
         termination = self._termination(predicted)
         self._over = termination is not None
         success = termination is TerminationReason.SUCCESS

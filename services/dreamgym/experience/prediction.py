@@ -10,6 +10,8 @@ from dreamgym.core.dream_prompt import main_chain, turn_text
 from dreamgym.core.episodes import Source, Task, TerminationReason
 from dreamgym.core.errors import InvalidInputError
 from dreamgym.core.policy_prompt import one_line
+from dreamgym.core.world_sheet import parse
+from dreamgym.experience.consistency import Consistency, TrackedWorld
 from dreamgym.experience.engines import LoadedModel
 from dreamgym.experience.episode import Step, turns_of_history
 from dreamgym.experience.retrieval import RetrievalScope, Retriever, demonstrations
@@ -58,15 +60,17 @@ async def predict_transition(model: LoadedModel, retriever: Retriever, request: 
     initial_state = past[0][0] if past else state
     sheet = request.world_sheet if card.world_sheet else ""
     chain = MainChain(model.engine, main_chain(request.task.instruction, initial_state, (), sheet))
+    world = TrackedWorld(initial_state, parse(sheet), card.consistency if sheet else Consistency(), card.refusals)
     for before, after in turns:
         chain.append(turn_text(before, after))
+        world.follow(before, after)
     session = f"predict#{next(_numbers)}"
     try:
         excluded_task = request.task.id if request.exclude_episode_id else ""
         hits = await retriever.similar(
             scope, state, action, exclude_episode_id=request.exclude_episode_id, exclude_task_id=excluded_task
         )
-        predicted = await predict(model, session, chain, action, demonstrations(hits), seed=0)
+        predicted = await predict(model, session, chain, action, demonstrations(hits), seed=0, world=world)
     finally:
         await model.engine.release(session)
     outcome = predicted.outcome

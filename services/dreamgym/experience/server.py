@@ -146,6 +146,7 @@ class ExperienceModel(exp_grpc.ExperienceModelServicer):
         if names - {annotator.NAME, "teacher"} or len(names) > 1:
             raise InvalidInputError(f"One annotator for a call, not {sorted(names)}.", remedy="builtin or teacher.")
         annotated = await asyncio.to_thread(annotator.annotate, episodes)
+        consistency = (await asyncio.to_thread(annotator.consistency_of, episodes)).model_dump_json()
         for episode, built_in in zip(episodes, annotated, strict=True):
             if names == {"teacher"}:
                 lesson = await self._asked_teacher().annotate(episode)
@@ -153,6 +154,7 @@ class ExperienceModel(exp_grpc.ExperienceModelServicer):
                     episode_id=episode.id,
                     reasoning=lesson.plans,
                     world_sheet=built_in.world_sheet,
+                    consistency=consistency,
                     annotator=lesson.model,
                     prompt_tokens=lesson.prompt_tokens,
                     completion_tokens=lesson.completion_tokens,
@@ -162,6 +164,7 @@ class ExperienceModel(exp_grpc.ExperienceModelServicer):
                     episode_id=episode.id,
                     reasoning=built_in.reasoning,
                     world_sheet=built_in.world_sheet,
+                    consistency=consistency,
                     annotator=annotator.NAME,
                 )
 

@@ -62,6 +62,15 @@ class Tracker:
         self.closed: set[str] = set()
         self.opened: set[str] = set()
 
+    def copy(self) -> Tracker:
+        """An independent copy, to try a step on."""
+        twin = Tracker("", {})
+        twin.places, twin.here = self.places, self.here
+        twin.contents = {place: list(things) for place, things in self.contents.items()}
+        twin.known, twin.holding = set(self.known), list(self.holding)
+        twin.closed, twin.opened = set(self.closed), set(self.opened)
+        return twin
+
     def read(self, action: str) -> Move:
         """What an action means here."""
         named = action_entities(action, self.known)
@@ -85,7 +94,9 @@ class Tracker:
         if move.verb is Verb.CARRY:
             self.holding = shown
             return False
-        if target and (move.verb is not Verb.LOOK or not move.things):
+        # An unknown verb may only speak of a place (`think: ...`): the state must name it, too.
+        moves = move.verb is not Verb.OTHER or target in entities(state, self.known)
+        if target and moves and (move.verb is not Verb.LOOK or not move.things):
             self.here = target
         if move.verb is Verb.TAKE and move.things:
             self._take(move.things[0])

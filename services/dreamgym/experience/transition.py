@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dreamgym.core.dream_prompt import Demonstration, Outcome, parse_answer, question
 from dreamgym.core.errors import ContextOverflowError, ModelOutputError
 from dreamgym.core.policy_prompt import one_line
+from dreamgym.experience.consistency import TrackedWorld
 from dreamgym.experience.engines import LoadedModel
 from dreamgym.inference.engine import Engine, Generation, GenerationRequest
 
@@ -74,12 +75,19 @@ async def predict(
     demonstrations: Sequence[Demonstration],
     *,
     seed: int,
+    world: TrackedWorld | None = None,
 ) -> Predicted:
     """Ask the model for one transition, greedily; a malformed answer is asked for once more with another seed.
+
+    So is one whose listing contradicts the tracked world; if the second does too, the first one counts. An action that the
+    tracked world refuses is not asked at all: the answer is the environment's refusal.
 
     Raises ModelOutputError if the second answer is malformed too, ContextOverflowError, EngineError.
     """
     engine, card = model.engine, model.card
+    why = world.refuses(action) if world else ""
+    if why:
+        return Predicted(Outcome(f"impossible: {why}.", card.refusals[0], "continue"), 1.0, False, 0, 0)
     asked = engine.encode(question(action, demonstrations, reasoning=card.reasoning))
     window = min(card.context_window, engine.context_window)
     prompt = [*chain.fitting(window - len(asked) - card.max_new_tokens), *asked]
@@ -87,6 +95,7 @@ async def predict(
     second = GenerationRequest(session, prompt, card.max_new_tokens, STOP, RETRY_TEMPERATURE, seed + 1)
     spent = 0
     fault: ModelOutputError | None = None
+    kept: Predicted | None = None
     for request in (first, second):
         generation = await engine.generate(request)
         spent += len(generation.token_ids)
@@ -97,7 +106,12 @@ async def predict(
             fault = error
             continue
         valid = not is_refusal(outcome, card.refusals)
-        return Predicted(outcome, state_confidence(model, generation), valid, len(prompt), spent)
+        read = Predicted(outcome, state_confidence(model, generation), valid, len(prompt), spent)
+        if world is None or not valid or not world.contradicts(action, outcome):
+            return read
+        kept = kept or read
+    if kept is not None:
+        return replace(kept, completion_tokens=spent)
     assert fault is not None
     raise fault
 

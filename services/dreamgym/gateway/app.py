@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic.json_schema import models_json_schema
 
 import dreamgym
 from dreamgym.gateway.problems import MEDIA_TYPE, Problem, install_problem_handlers
@@ -62,5 +63,20 @@ def create_app(settings: GatewaySettings, state: GatewayState | None = None) -> 
     async def dashboard() -> FileResponse:
         return FileResponse(STATIC / "index.html")
 
+    _describe_uploads(app)
     app.add_middleware(RequestBoundary, max_body_bytes=settings.max_body_bytes)
     return app
+
+
+def _describe_uploads(app: FastAPI) -> None:
+    """Add the lines of streamed uploads to the OpenAPI document, which FastAPI does not parse and so does not know."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = describe()
+        models = [(model, "validation") for model in environments.UPLOADED]
+        _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+        document["components"]["schemas"].update(schemas["$defs"])
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

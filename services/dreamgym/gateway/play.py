@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from dreamgym.core.errors import CapacityError, ConflictError, DeadlineError, DreamGymError, NotFoundError
+from dreamgym.core.errors import CapacityError, ConflictError, DeadlineError, NotFoundError
+from dreamgym.gateway.calls import error_of_call
 from dreamgym.gateway.ids import new_id
 from dreamgym.gateway.settings import GatewaySettings
 from dreamgym.v1 import environment_pb2 as pb
@@ -103,12 +104,16 @@ class PlaySessions:
                 f"The {service} service took longer than {self.settings.play_turn_deadline_s:g} s for one step.",
                 remedy="Open a new session; see the service's log.",
             ) from None
-        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+        except grpc.RpcError as error:
             self._end(session)
-            raise await _cause(session.call, error, service) from error
+            raise error_from_rpc(error, service=service) from error
+        except asyncio.InvalidStateError as error:  # written to after the end
+            response = grpc.aio.EOF  # type: ignore[attr-defined]
+            log.info("play session lost", extra={"session": session.id, "reason": str(error)})
         if response is grpc.aio.EOF:  # type: ignore[attr-defined]
+            cause = await error_of_call(session.call, service=service)
             self._end(session)
-            raise await _cause(session.call, None, service)
+            raise cause
         if response.WhichOneof("result") == "failure":
             self._end(session)
             raise error_from_failure(response.failure)
@@ -127,12 +132,3 @@ class PlaySessions:
         session.ended = True
         session.call.cancel()
         self.sessions.pop(session.id, None)
-
-
-async def _cause(call: Any, error: BaseException | None, service: str) -> DreamGymError:
-    if isinstance(error, grpc.RpcError):
-        return error_from_rpc(error, service=service)
-    code = await call.code()
-    details = await call.details()
-    message = f"The {service} service ended the episode ({details or code.name})."
-    return DreamGymError(message, remedy="Open a new session; see the service's log.")

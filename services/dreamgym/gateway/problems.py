@@ -168,7 +168,10 @@ def install_problem_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         code = _CODE_OF_STATUS.get(error.status_code, "invalid_input" if error.status_code < 500 else "internal")
-        return problem_response(request, code, str(error.detail), status=error.status_code, headers=error.headers)
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(sorted(_methods(request)))
+        return problem_response(request, code, str(error.detail), status=error.status_code, headers=headers)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
@@ -176,6 +179,20 @@ def install_problem_handlers(app: FastAPI) -> None:
         return problem_response(
             request, "internal", "The gateway failed; its log has the details.", remedy="Retry or report it."
         )
+
+
+def _methods(request: Request) -> set[str]:
+    """All methods of a path; the router names only those of the first route that has it."""
+    wanted = request.url.path.split("/")
+    found: set[str] = set()
+    for path, item in request.app.openapi()["paths"].items():
+        parts = path.split("/")
+        fits = len(parts) == len(wanted) and all(
+            part == given or part.startswith("{") for part, given in zip(parts, wanted, strict=True)
+        )
+        if fits:
+            found |= {method.upper() for method in item}
+    return found
 
 
 def field_problem(fault: Mapping[str, Any]) -> FieldProblem:
@@ -186,6 +203,11 @@ def field_problem(fault: Mapping[str, Any]) -> FieldProblem:
         close = difflib.get_close_matches(name, _FIELD_NAMES, n=1)
         remedy = f"Did you mean {close[0]!r}?" if close else f"Remove {name!r}."
         return FieldProblem(field=path, reason=f"unknown field {name!r}", remedy=remedy)
+    if fault["type"].startswith("union_tag"):
+        name = ".".join(filter(None, [path, "kind"]))
+        given = fault.get("ctx", {}).get("tag")
+        remedy = f"Use one of {', '.join(sorted(_KINDS))}."
+        return FieldProblem(field=name, reason=f"unknown kind {given!r}" if given else "missing", remedy=remedy)
     if isinstance(fault.get("input"), bytes):
         reason = "not taken for JSON"
         return FieldProblem(field="body", reason=reason, remedy="Send the header Content-Type: application/json.")

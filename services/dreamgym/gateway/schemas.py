@@ -5,13 +5,23 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from dreamgym.gateway import tables
 from dreamgym.gateway.jobs import JobView
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 Scope = Literal["admin", "write", "read"]
+
+
+def _written_out(value: Any) -> Any:
+    if value is not None and not isinstance(value, str):
+        raise ValueError("must be text such as 2030-01-01T00:00:00Z")
+    return value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_written_out)]
+"""A time with its zone. A number is refused: its unit would be a guess."""
 
 
 class _Input(BaseModel):
@@ -25,7 +35,7 @@ class _Row(BaseModel):
 class KeyInput(_Input):
     name: str = Field(min_length=1, max_length=100, examples=["laptop"])
     scopes: list[Scope] = Field(min_length=1, examples=[["write"]])
-    expires_at: datetime | None = None
+    expires_at: Moment | None = Field(None, examples=["2030-01-01T00:00:00Z"])
 
 
 class Key(_Row):

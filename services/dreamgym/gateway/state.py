@@ -60,7 +60,7 @@ async def open_state(settings: GatewaySettings) -> AsyncIterator[GatewayState]:
         settings=settings,
         database=database,
         dispatcher=dispatcher,
-        sweeper=Sweeper(database, dispatcher, settings.sweep_interval_s),
+        sweeper=Sweeper(database, dispatcher, interval_s=settings.sweep_interval_s, lease_ttl_s=settings.lease_ttl_s),
         replay=replay,
         play=PlaySessions(dream, real, settings),
         models=ModelStore(settings.object_store),

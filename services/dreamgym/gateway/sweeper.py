@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from prometheus_client import Gauge
 from sqlalchemy import func, select
@@ -23,10 +24,16 @@ _AT_ONCE = 100
 class Sweeper:
     """Several gateways may sweep at once: each change is made under the job's lock after looking again."""
 
-    def __init__(self, database: Database, dispatcher: Dispatcher, interval_s: float) -> None:
+    def __init__(self, database: Database, dispatcher: Dispatcher, *, interval_s: float, lease_ttl_s: float) -> None:
         self.database = database
         self.dispatcher = dispatcher
         self.interval_s = interval_s
+        self.lease_ttl_s = lease_ttl_s
+        self._listen_again()
+
+    def _listen_again(self) -> None:
+        """After a time in which no heartbeat could arrive, workers get a whole lease to report before any is given up."""
+        self._leases_count_from = time.monotonic() + self.lease_ttl_s
 
     async def run(self) -> None:
         """Sweep until cancelled; an outage of the database is waited for."""
@@ -34,6 +41,7 @@ class Sweeper:
             try:
                 await self.sweep()
             except DreamGymError as error:
+                self._listen_again()
                 log.warning("sweep failed", extra={"reason": str(error)})
             except Exception:  # the sweeper must outlive a fault of one job
                 log.exception("sweep failed")
@@ -41,7 +49,8 @@ class Sweeper:
 
     async def sweep(self) -> None:
         """One round."""
-        for job_id in await self._expired():
+        lost = await self._expired() if time.monotonic() >= self._leases_count_from else []
+        for job_id in lost:
             async with locked_job(self.database, job_id) as job:
                 expires = job.row.lease_expires_at
                 if expires is not None and expires <= job.now:

@@ -13,7 +13,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from dreamgym.core.episodes import Source, TerminationReason
-from dreamgym.core.errors import UnavailableError
+from dreamgym.core.errors import DreamGymError, UnavailableError
+from dreamgym.gateway.calls import error_of_call
 from dreamgym.gateway.database import Database
 from dreamgym.gateway.settings import GatewaySettings
 from dreamgym.gateway.tasks import (
@@ -115,6 +116,10 @@ class TrajectoryInput(BaseModel):
         return TerminationReason.FAILURE if self.steps[-1].done else TerminationReason.STEP_LIMIT
 
 
+class _CallEndedError(Exception):
+    """The append call was over before we were; the call knows why."""
+
+
 @dataclass
 class TrajectoryUpload:
     """What became of an upload of trajectories."""
@@ -213,7 +218,7 @@ async def import_trajectories(
         await _create_tasks(database, environment_id, batch, upload)
         await _within(call.done_writing(), settings.call_deadline_s)
         response = await _within(_answer(call), _FINISH_DEADLINE_S)
-    except (grpc.RpcError, asyncio.InvalidStateError) as error:
+    except (grpc.RpcError, asyncio.InvalidStateError, _CallEndedError) as error:
         raise await _failed(call, error) from error
     finally:
         call.cancel()
@@ -242,6 +247,11 @@ async def _within(step: Awaitable[T], deadline_s: float) -> T:
     try:
         async with asyncio.timeout(deadline_s):
             return await step
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise _CallEndedError from None  # gRPC ends a call that lost its server by cancelling who waits for it
     except TimeoutError:
         raise UnavailableError(
             f"The replay service took nothing for {deadline_s:g} s.",
@@ -249,12 +259,8 @@ async def _within(step: Awaitable[T], deadline_s: float) -> T:
         ) from None
 
 
-async def _failed(call: Any, error: BaseException) -> Exception:
+async def _failed(call: Any, error: BaseException) -> DreamGymError:
     """A write to a call that has ended says only that it ended; the call itself says why."""
-    if not isinstance(error, grpc.RpcError):
-        try:
-            await call
-        except grpc.RpcError as cause:
-            return error_from_rpc(cause, service="replay")
-        return UnavailableError("The replay service ended the upload early.", remedy="Repeat the upload.")
-    return error_from_rpc(error, service="replay")
+    if isinstance(error, grpc.RpcError):
+        return error_from_rpc(error, service="replay")
+    return await error_of_call(call, service="replay")

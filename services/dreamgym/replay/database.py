@@ -21,6 +21,9 @@ from dreamgym.core.errors import (
 )
 from dreamgym.replay.settings import ReplaySettings
 
+SCANNED_MAX = 1_000
+"""Rows that an index scan passes over, at most, to find enough that pass the filters."""
+
 
 def open_engine(settings: ReplaySettings) -> AsyncEngine:
     """A pool that opens connections when they are needed and finds out by itself that the database was restarted."""
@@ -33,7 +36,7 @@ def open_engine(settings: ReplaySettings) -> AsyncEngine:
         "hnsw.ef_search": 100,
         "hnsw.iterative_scan": "strict_order",
         # Scanning on costs more per row than an exact scan, which is what follows when this is not enough.
-        "hnsw.max_scan_tuples": 1_000,
+        "hnsw.max_scan_tuples": SCANNED_MAX,
     }
     return create_async_engine(
         settings.database_url,

@@ -12,6 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dreamgym.core.errors import ConflictError
+
 DIMENSIONS = 384
 STATE_TAIL_CHARACTERS = 200
 """Of a state only its end is embedded: what just happened, and what an encoder of bounded length can read."""
@@ -94,3 +96,13 @@ def make_encoder(kind: str) -> Encoder:
 
         return MiniLmEncoder()
     return HashingEncoder()
+
+
+def require_same_encoder(environment_id: str, *, stored: str, ours: str) -> None:
+    """ConflictError if an environment's data was embedded by another encoder than ours."""
+    if stored != ours:
+        raise ConflictError(
+            f"The data of environment {environment_id!r} was embedded by {stored!r}, and this service runs {ours!r}.",
+            remedy=f"Set DREAMGYM_ENCODER={stored.split('-')[0]} again, or delete the environment's replay data and "
+            "import it anew.",
+        )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from sqlalchemy import delete, func, select, text, update
+from sqlalchemy import delete, exc, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from dreamgym.core.episodes import Source
-from dreamgym.core.errors import CapacityError, ConflictError
+from dreamgym.core.errors import CapacityError
 from dreamgym.replay.appending import insert_episodes
 from dreamgym.replay.database import open_engine, typed_errors
 from dreamgym.replay.embedding import Embedder
+from dreamgym.replay.encoder import require_same_encoder
 from dreamgym.replay.indexing import Indexer
 from dreamgym.replay.listing import Selection, list_episodes, newest_id
 from dreamgym.replay.partitions import drop_environment, ensure_environment, partition_name
@@ -76,10 +77,15 @@ class ReplayStore:
         if not queries:
             return []
         vectors = await self.embedder.embed([(query.state, query.action) for query in queries])
+        encoder = self.embedder.encoder.name
         async with typed_errors(self._deadline_s), self.reading.connect() as connection:
-            if await self._encoder_of(connection, environment_id) is None:
-                return [[] for _ in queries]
-            return await find_nearest(connection, environment_id, queries, vectors, top_k, filters)
+            try:
+                return await find_nearest(connection, environment_id, encoder, queries, vectors, top_k, filters)
+            except exc.ProgrammingError:
+                # Before its first append, or after its deletion, an environment has no partition.
+                if await self._stored_encoder(connection, environment_id) is None:
+                    return [[] for _ in queries]
+                raise
 
     def list_episodes(self, environment_id: str, selection: Selection) -> AsyncIterator[EpisodeRecord]:
         """Episodes in the order of storing, read page by page (see `listing`)."""
@@ -137,8 +143,10 @@ class ReplayStore:
 
     async def _append_to(self, environment_id: str, records: dict[str, EpisodeRecord]) -> Stored:
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
-            await ensure_environment(connection, environment_id, self.embedder.encoder.name)
-            await self._encoder_of(connection, environment_id)
+            ours = self.embedder.encoder.name
+            await ensure_environment(connection, environment_id, ours)
+            stored_encoder = await self._stored_encoder(connection, environment_id)
+            require_same_encoder(environment_id, stored=stored_encoder or ours, ours=ours)
             known = await connection.scalars(
                 select(EpisodeRow.episode_id).where(
                     EpisodeRow.environment_id == environment_id, EpisodeRow.episode_id.in_(list(records))
@@ -156,19 +164,10 @@ class ReplayStore:
             await _count(connection, environment_id, stored.transitions)
         return stored
 
-    async def _encoder_of(self, connection: AsyncConnection, environment_id: str) -> str | None:
-        """The encoder of an environment's data, None if there is no data; ConflictError if it is not ours."""
-        encoder = await connection.scalar(
+    async def _stored_encoder(self, connection: AsyncConnection, environment_id: str) -> str | None:
+        return await connection.scalar(
             select(EnvironmentRow.encoder).where(EnvironmentRow.environment_id == environment_id)
         )
-        ours = self.embedder.encoder.name
-        if encoder is not None and encoder != ours:
-            raise ConflictError(
-                f"The data of environment {environment_id!r} was embedded by {encoder!r}, and this service runs {ours!r}.",
-                remedy=f"Set DREAMGYM_ENCODER={encoder.split('-')[0]} again, or delete the environment's replay data "
-                "and import it anew.",
-            )
-        return encoder
 
 
 async def _lock(connection: AsyncConnection, environment_id: str) -> int | None:

@@ -209,6 +209,9 @@ class _Player:
             episode.termination = TerminationReason.STEP_LIMIT
         with contextlib.suppress(asyncio.InvalidStateError):  # the environment may have ended the stream first
             await stream.done_writing()
+        if self.world.record:
+            # The stream ends when the episode is in the replay store; what comes next may read it there.
+            await self._within_deadline(stream.read(), "environment")
 
     async def _send(self, stream: Any, request: pb.PlayRequest) -> None:
         # A stream that ended between two turns refuses the write; reading the answer then says why it ended.

@@ -26,7 +26,7 @@ from dreamgym.v1 import environment_pb2 as dreamgym_dot_v1_dot_environment__pb2
 from dreamgym.v1 import replay_pb2 as dreamgym_dot_v1_dot_replay__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64reamgym/v1/experience.proto\x12\x0b\x64reamgym.v1\x1a\x1d\x64reamgym/v1/environment.proto\x1a\x18\x64reamgym/v1/replay.proto\"Q\n\x0f\x41nnotateRequest\x12+\n\x07\x65pisode\x18\x01 \x01(\x0b\x32\x1a.dreamgym.v1.StoredEpisode\x12\x11\n\tannotator\x18\x02 \x01(\t\"\x8d\x01\n\nAnnotation\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x11\n\treasoning\x18\x02 \x03(\t\x12\x13\n\x0bworld_sheet\x18\x03 \x01(\t\x12\x11\n\tannotator\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x06 \x01(\x05\"\xd4\x01\n\x0ePredictRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x18\n\x10\x65xperience_model\x18\x02 \x01(\t\x12\x1f\n\x04task\x18\x03 \x01(\x0b\x32\x11.dreamgym.v1.Task\x12\"\n\x07history\x18\x04 \x03(\x0b\x32\x11.dreamgym.v1.Turn\x12\x13\n\x0bworld_sheet\x18\x05 \x01(\t\x12\x1a\n\x12\x65xclude_episode_id\x18\x06 \x01(\t\x12\x1a\n\x12retrieved_per_step\x18\x07 \x01(\x05\"@\n\x0fPredictResponse\x12-\n\x0bobservation\x18\x01 \x01(\x0b\x32\x18.dreamgym.v1.Observation\"\xa3\x01\n\x14GenerateTasksRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x18\n\x10\x65xperience_model\x18\x02 \x01(\t\x12 \n\x05seeds\x18\x03 \x03(\x0b\x32\x11.dreamgym.v1.Task\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x1a\n\x12known_instructions\x18\x06 \x03(\t\"3\n\x0cRejectedTask\x12\x13\n\x0binstruction\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"f\n\x15GenerateTasksResponse\x12 \n\x05tasks\x18\x01 \x03(\x0b\x32\x11.dreamgym.v1.Task\x12+\n\x08rejected\x18\x02 \x03(\x0b\x32\x19.dreamgym.v1.RejectedTask\")\n\x10LoadModelRequest\x12\x15\n\rmodel_version\x18\x01 \x01(\t\"N\n\x11LoadModelResponse\x12\x15\n\rmodel_version\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\x03\x32\xc2\x02\n\x0f\x45xperienceModel\x12\x45\n\x08\x41nnotate\x12\x1c.dreamgym.v1.AnnotateRequest\x1a\x17.dreamgym.v1.Annotation(\x01\x30\x01\x12\x44\n\x07Predict\x12\x1b.dreamgym.v1.PredictRequest\x1a\x1c.dreamgym.v1.PredictResponse\x12V\n\rGenerateTasks\x12!.dreamgym.v1.GenerateTasksRequest\x1a\".dreamgym.v1.GenerateTasksResponse\x12J\n\tLoadModel\x12\x1d.dreamgym.v1.LoadModelRequest\x1a\x1e.dreamgym.v1.LoadModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64reamgym/v1/experience.proto\x12\x0b\x64reamgym.v1\x1a\x1d\x64reamgym/v1/environment.proto\x1a\x18\x64reamgym/v1/replay.proto\"Q\n\x0f\x41nnotateRequest\x12+\n\x07\x65pisode\x18\x01 \x01(\x0b\x32\x1a.dreamgym.v1.StoredEpisode\x12\x11\n\tannotator\x18\x02 \x01(\t\"\xa2\x01\n\nAnnotation\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x11\n\treasoning\x18\x02 \x03(\t\x12\x13\n\x0bworld_sheet\x18\x03 \x01(\t\x12\x11\n\tannotator\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x06 \x01(\x05\x12\x13\n\x0b\x63onsistency\x18\x07 \x01(\t\"\xd4\x01\n\x0ePredictRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x18\n\x10\x65xperience_model\x18\x02 \x01(\t\x12\x1f\n\x04task\x18\x03 \x01(\x0b\x32\x11.dreamgym.v1.Task\x12\"\n\x07history\x18\x04 \x03(\x0b\x32\x11.dreamgym.v1.Turn\x12\x13\n\x0bworld_sheet\x18\x05 \x01(\t\x12\x1a\n\x12\x65xclude_episode_id\x18\x06 \x01(\t\x12\x1a\n\x12retrieved_per_step\x18\x07 \x01(\x05\"@\n\x0fPredictResponse\x12-\n\x0bobservation\x18\x01 \x01(\x0b\x32\x18.dreamgym.v1.Observation\"\xa3\x01\n\x14GenerateTasksRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x18\n\x10\x65xperience_model\x18\x02 \x01(\t\x12 \n\x05seeds\x18\x03 \x03(\x0b\x32\x11.dreamgym.v1.Task\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x1a\n\x12known_instructions\x18\x06 \x03(\t\"3\n\x0cRejectedTask\x12\x13\n\x0binstruction\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"f\n\x15GenerateTasksResponse\x12 \n\x05tasks\x18\x01 \x03(\x0b\x32\x11.dreamgym.v1.Task\x12+\n\x08rejected\x18\x02 \x03(\x0b\x32\x19.dreamgym.v1.RejectedTask\")\n\x10LoadModelRequest\x12\x15\n\rmodel_version\x18\x01 \x01(\t\"N\n\x11LoadModelResponse\x12\x15\n\rmodel_version\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\x03\x32\xc2\x02\n\x0f\x45xperienceModel\x12\x45\n\x08\x41nnotate\x12\x1c.dreamgym.v1.AnnotateRequest\x1a\x17.dreamgym.v1.Annotation(\x01\x30\x01\x12\x44\n\x07Predict\x12\x1b.dreamgym.v1.PredictRequest\x1a\x1c.dreamgym.v1.PredictResponse\x12V\n\rGenerateTasks\x12!.dreamgym.v1.GenerateTasksRequest\x1a\".dreamgym.v1.GenerateTasksResponse\x12J\n\tLoadModel\x12\x1d.dreamgym.v1.LoadModelRequest\x1a\x1e.dreamgym.v1.LoadModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,21 +36,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ANNOTATEREQUEST']._serialized_start=102
   _globals['_ANNOTATEREQUEST']._serialized_end=183
   _globals['_ANNOTATION']._serialized_start=186
-  _globals['_ANNOTATION']._serialized_end=327
-  _globals['_PREDICTREQUEST']._serialized_start=330
-  _globals['_PREDICTREQUEST']._serialized_end=542
-  _globals['_PREDICTRESPONSE']._serialized_start=544
-  _globals['_PREDICTRESPONSE']._serialized_end=608
-  _globals['_GENERATETASKSREQUEST']._serialized_start=611
-  _globals['_GENERATETASKSREQUEST']._serialized_end=774
-  _globals['_REJECTEDTASK']._serialized_start=776
-  _globals['_REJECTEDTASK']._serialized_end=827
-  _globals['_GENERATETASKSRESPONSE']._serialized_start=829
-  _globals['_GENERATETASKSRESPONSE']._serialized_end=931
-  _globals['_LOADMODELREQUEST']._serialized_start=933
-  _globals['_LOADMODELREQUEST']._serialized_end=974
-  _globals['_LOADMODELRESPONSE']._serialized_start=976
-  _globals['_LOADMODELRESPONSE']._serialized_end=1054
-  _globals['_EXPERIENCEMODEL']._serialized_start=1057
-  _globals['_EXPERIENCEMODEL']._serialized_end=1379
+  _globals['_ANNOTATION']._serialized_end=348
+  _globals['_PREDICTREQUEST']._serialized_start=351
+  _globals['_PREDICTREQUEST']._serialized_end=563
+  _globals['_PREDICTRESPONSE']._serialized_start=565
+  _globals['_PREDICTRESPONSE']._serialized_end=629
+  _globals['_GENERATETASKSREQUEST']._serialized_start=632
+  _globals['_GENERATETASKSREQUEST']._serialized_end=795
+  _globals['_REJECTEDTASK']._serialized_start=797
+  _globals['_REJECTEDTASK']._serialized_end=848
+  _globals['_GENERATETASKSRESPONSE']._serialized_start=850
+  _globals['_GENERATETASKSRESPONSE']._serialized_end=952
+  _globals['_LOADMODELREQUEST']._serialized_start=954
+  _globals['_LOADMODELREQUEST']._serialized_end=995
+  _globals['_LOADMODELRESPONSE']._serialized_start=997
+  _globals['_LOADMODELRESPONSE']._serialized_end=1075
+  _globals['_EXPERIENCEMODEL']._serialized_start=1078
+  _globals['_EXPERIENCEMODEL']._serialized_end=1400
 # @@protoc_insertion_point(module_scope)

@@ -52,12 +52,17 @@ class Annotation(message.Message):
     ANNOTATOR_FIELD_NUMBER: builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: builtins.int
+    CONSISTENCY_FIELD_NUMBER: builtins.int
     episode_id: builtins.str
     world_sheet: builtins.str
     """What the episode reveals about its world in hindsight; empty where nothing can be said."""
     annotator: builtins.str
     prompt_tokens: builtins.int
     completion_tokens: builtins.int
+    consistency: builtins.str
+    """Rules by which the tracked world refuses an action, validated on all episodes of the call; JSON for the field
+    `consistency` of the model card.
+    """
     @builtins.property
     def reasoning(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
         """One trace per step, in order."""
@@ -71,10 +76,11 @@ class Annotation(message.Message):
         annotator: builtins.str = ...,
         prompt_tokens: builtins.int = ...,
         completion_tokens: builtins.int = ...,
+        consistency: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["annotator", b"annotator", "completion_tokens", b"completion_tokens", "episode_id", b"episode_id", "prompt_tokens", b"prompt_tokens", "reasoning", b"reasoning", "world_sheet", b"world_sheet"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["annotator", b"annotator", "completion_tokens", b"completion_tokens", "consistency", b"consistency", "episode_id", b"episode_id", "prompt_tokens", b"prompt_tokens", "reasoning", b"reasoning", "world_sheet", b"world_sheet"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import signal
@@ -81,8 +82,10 @@ def _wrap(handler: Any, method: str, allowed: bool) -> Any:
     async def streaming(request: Any, context: Any) -> Any:
         await check(context)
         try:
-            async for result in inner(request, context):
-                yield result
+            # Closed here and now, also when the client has gone: an episode frees what it holds.
+            async with contextlib.aclosing(inner(request, context)) as results:
+                async for result in results:
+                    yield result
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except Exception as error:

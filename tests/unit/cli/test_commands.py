@@ -1,6 +1,7 @@
 """What the commands print, and how they exit, against a small gateway of their own."""
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -190,3 +191,16 @@ def test_the_demo_without_its_recorded_examples_says_how_to_make_them(tmp_path: 
     assert result.exit_code == 1
     assert "make seeds" in result.stderr
     assert not (tmp_path / "state").exists()
+
+
+def test_a_state_folder_in_use_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    (tmp_path / "state").mkdir()
+    with (tmp_path / "state" / "lock").open("w") as lock:
+        lock.write(str(os.getpid()))
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = CliRunner().invoke(app, ["--state", str(tmp_path / "state"), "up"])
+    assert result.exit_code == 1
+    assert "in use" in result.stderr
+    assert "another --state" in result.stderr

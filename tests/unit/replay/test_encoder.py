@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ class CountingEncoder(HashingEncoder):
         self.texts: list[str] = []
         self.threads: set[str] = set()
 
-    def encode(self, texts: list[str]) -> Vectors:  # type: ignore[override]
+    def encode(self, texts: Sequence[str]) -> Vectors:
         self.texts += texts
         self.threads.add(threading.current_thread().name)
         return super().encode(texts)

@@ -153,6 +153,12 @@ def _read_task(task_spec: Mapping[str, Any], seed: int) -> tuple[object, dict[st
         return path, data, parameters, ""
     if "game" in task_spec:
         spec = GameSpec.from_json(task_spec["game"])
+    elif task_spec and "task_type" not in task_spec and "rooms" not in task_spec:
+        # A task that says what it is, but not which game it is, must not be answered with some other game.
+        raise TaskSpecError(
+            f"This task has no game of ALFWorld; its metadata holds only {sorted(task_spec)}.",
+            remedy="Give metadata.game or metadata.game_file; a generated task can be played in the dream only.",
+        )
     else:
         wanted = {name: task_spec[name] for name in ("task_type", "rooms", "split") if name in task_spec}
         spec = generate_game(seed, **wanted)

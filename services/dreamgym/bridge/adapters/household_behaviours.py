@@ -106,7 +106,7 @@ class _Wanderer:
         self._rng = rng
 
     def act(self, state: AdapterState) -> str:
-        return self._rng.choice(state.admissible_actions)
+        return self._rng.choice(worldly_actions(state))
 
 
 class _Noisy:
@@ -117,7 +117,7 @@ class _Noisy:
         sensible = self._inner.act(state)  # asked first, so that it sees every state
         draw = self._rng.random()
         if draw < self._noise.wander:
-            return self._rng.choice(state.admissible_actions)
+            return self._rng.choice(worldly_actions(state))
         if draw < self._noise.wander + self._noise.refused:
             return refused_action(sensible, self._spec, state, self._rng)
         return sensible
@@ -166,3 +166,8 @@ def _malformed(sensible: str, spec: GameSpec, state: AdapterState, rng: random.R
     without_numbers = re.sub(r" \d+", "", sensible)
     shapes = [f"{sensible} please", " ".join(reversed(words)), words[0] + " it", f"I {sensible}"]
     return rng.choice([*shapes, without_numbers] if without_numbers != sensible else shapes)
+
+
+def worldly_actions(state: AdapterState) -> list[str]:
+    """The admissible actions but `help`, which prints the game's manual and says nothing of the world."""
+    return [action for action in state.admissible_actions if action != "help"]

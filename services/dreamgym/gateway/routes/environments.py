@@ -30,24 +30,32 @@ from dreamgym.wire.convert import source_from_proto
 from dreamgym.wire.errors import error_from_rpc
 
 router = APIRouter(prefix="/v1/environments", tags=["environments"])
-Encoding = Annotated[str, Header(alias="Content-Encoding", description="`gzip` or absent.")]
+Encoding = Annotated[
+    str,
+    Header(
+        alias="Content-Encoding", description="`gzip` or absent.", json_schema_extra={"enum": ["gzip", "identity", ""]}
+    ),
+]
+
+
+UPLOADED = (TaskInput, TrajectoryInput)
+"""Models of uploads' lines, for the OpenAPI document."""
 
 
 def _lines_of(model: type[Any], *, also_list: bool = False) -> dict[str, Any]:
     """The body of a streamed upload, for the OpenAPI document: FastAPI must not read it into memory."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     content: dict[str, Any] = {"application/x-ndjson": {"schema": schema}}
     if also_list:
         content["application/json"] = {"schema": {"type": "array", "items": schema}}
-    return {"requestBody": {"required": True, "content": content}}
+    return {"requestBody": {"required": False, "content": content}}
 
 
 def _issues(report: IssueReport) -> list[LineIssue]:
     return [LineIssue.model_validate(issue) for issue in sorted(report.issues, key=lambda issue: issue.line)]
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses={200: {"model": Environment, "description": "It is there already."}})
 async def create_environment(body: EnvironmentInput, writer: Writer, state: State, response: Response) -> Environment:
     """Create an environment. The very same one again is answered with 200; another one of that name is a conflict."""
     fields = body.model_dump(exclude={"name"})

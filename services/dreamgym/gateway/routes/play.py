@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from fastapi import APIRouter, Response
 
 from dreamgym.core.episodes import Task as CoreTask
@@ -38,6 +40,8 @@ async def open_session(
     )
     if body.where == "real":
         reset.adapter = row.adapter
+        # Budgets and the audit hang on a job; a session by hand is a job of its own there.
+        reset.job_id = f"play-{uuid4().hex}"
         reset.transition_budget = body.transition_budget
         reset.record = False
     else:

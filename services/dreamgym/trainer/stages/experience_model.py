@@ -20,7 +20,7 @@ from dreamgym.trainer.model_files import hash_of
 from dreamgym.trainer.stages.context import StageContext
 from dreamgym.trainer.supervised import train_supervised
 from dreamgym.v1 import experience_pb2, experience_pb2_grpc, replay_pb2, replay_pb2_grpc
-from dreamgym.wire.convert import episode_to_proto
+from dreamgym.wire.convert import episode_to_proto, load_json
 from dreamgym.wire.errors import error_from_rpc
 
 SEARCH_BATCH = 64
@@ -38,7 +38,7 @@ async def run(context: StageContext, spec: TrainExperienceModel) -> dict[str, An
             remedy="Upload trajectories first: POST /v1/environments/{env}/trajectories.",
         )
     context.session.event("stage.note", stage=context.stage, text=f"annotating {len(training)} seed episodes")
-    annotated, annotator = await annotate(context, training, spec.annotator)
+    annotated, annotator, consistency = await annotate(context, training, spec.annotator)
     if spec.retrieved_per_step:
         annotated = await with_demonstrations(context, annotated, spec.retrieved_per_step)
     if not spec.world_sheet:
@@ -67,6 +67,7 @@ async def run(context: StageContext, spec: TrainExperienceModel) -> dict[str, An
         "reasoning": spec.reasoning,
         "world_sheet": spec.world_sheet,
         "refusals": refusals_of(training),
+        "consistency": consistency if spec.consistency else {},
         "heldout_tasks": sorted({episode.task.id for episode in heldout}),
     }
     manifest = {
@@ -92,8 +93,11 @@ async def run(context: StageContext, spec: TrainExperienceModel) -> dict[str, An
 
 async def annotate(
     context: StageContext, episodes: Sequence[Episode], annotator: str
-) -> tuple[list[AnnotatedEpisode], str]:
-    """Reasoning for each step, and one world sheet a task and first state: what all its episodes reveal together."""
+) -> tuple[list[AnnotatedEpisode], str, dict[str, Any]]:
+    """Reasoning for each step, and one world sheet a task and first state: what all its episodes reveal together.
+
+    Also the annotator's name, and the consistency rules that these episodes support (for the model's card).
+    """
     stub = experience_pb2_grpc.ExperienceModelStub(context.channel("experience"))
 
     async def requests() -> AsyncIterator[experience_pb2.AnnotateRequest]:
@@ -133,7 +137,9 @@ async def annotate(
                 tuple(() for _ in episode.transitions),
             )
         )
-    return result, next(iter(answers.values())).annotator if answers else annotator
+    any_answer = next(iter(answers.values()), experience_pb2.Annotation(annotator=annotator))
+    consistency: dict[str, Any] = load_json(any_answer.consistency) if any_answer.consistency else {}
+    return result, any_answer.annotator, consistency
 
 
 async def with_demonstrations(

@@ -35,7 +35,7 @@ async def run(context: StageContext, spec: MeasureFidelity) -> dict[str, Any]:
         )
     # The episodes' tasks as the environment knows them: with their criteria, by which the dream decides success.
     known = {task.id: task for task in await context.session.tasks()}
-    annotated, _ = await annotate(context, heldout, "builtin")
+    annotated, _, _ = await annotate(context, heldout, "builtin")
     stub = experience_pb2_grpc.ExperienceModelStub(context.channel("experience"))
     gate = asyncio.Semaphore(CONCURRENCY)
     finished = 0

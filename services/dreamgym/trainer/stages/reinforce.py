@@ -20,7 +20,7 @@ from dreamgym.inference.local_model import load_model
 from dreamgym.trainer.checkpoints import StageCheckpoints
 from dreamgym.trainer.policy_update import UpdateSettings, score_groups, update_policy
 from dreamgym.trainer.rollout import Attempt, PlayedEpisode, World, play_all, seed_of
-from dreamgym.trainer.stages.canary import CanaryVerdict, fly_canary
+from dreamgym.trainer.stages.canary import fly_canary
 from dreamgym.trainer.stages.context import StageContext, Stopwatch
 from dreamgym.trainer.stages.evaluate import dream_world, real_world
 from dreamgym.trainer.training_state import TrainingState
@@ -59,6 +59,8 @@ class Progress:
     tokens: int
     episodes: int
     transitions: int
+    canary_transitions: int = 0
+    """Real transitions that canaries took; they are not part of the training budget but are reported."""
 
 
 async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str, Any]:
@@ -97,7 +99,6 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
         await curriculum.rewind(progress.iteration)
     watch = Stopwatch(progress.seconds)
     stopped_by = ""
-    verdicts: list[CanaryVerdict] = []
     try:
         while progress.iteration < plan.iterations and not stopped_by:
             context.check()
@@ -109,17 +110,17 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
             progress.seconds = watch.seconds
             progress.curve.append(point)
             engine.load_weights(state.model.state_dict(), f"{parent.version}+{progress.iteration}")
-            if progress.iteration % plan.checkpoint_every == 0:
-                location = await context.in_thread(checkpoints.save, progress.iteration, state, vars(progress))
-                context.session.event("checkpoint.published", stage=context.stage, location=location)
             if budget_spent:
                 stopped_by = f"budget of {plan.budget} real transitions spent"
             elif isinstance(spec, TrainPolicy) and spec.canary_every and progress.iteration % spec.canary_every == 0:
                 verdict = await fly_canary(context, spec, engine, world, tasks, progress.iteration)
-                verdicts.append(verdict)
+                progress.canary_transitions += verdict.real_transitions
                 point["canary"] = verdict.as_dict()
                 if verdict.exploited:
                     stopped_by = "canary: " + verdict.text
+            if progress.iteration % plan.checkpoint_every == 0:
+                location = await context.in_thread(checkpoints.save, progress.iteration, state, vars(progress))
+                context.session.event("checkpoint.published", stage=context.stage, location=location)
     finally:
         await engine.close()
     manifest = {"config": spec.model_dump(mode="json"), "iterations": progress.iteration}
@@ -136,8 +137,7 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
         f"{plan.source}_success_last": progress.curve[-1]["success"] if progress.curve else None,
         "episodes": progress.episodes,
         "dream_transitions": progress.transitions if plan.source is Source.DREAM else 0,
-        "real_transitions": (progress.transitions if plan.source is Source.REAL else 0)
-        + sum(verdict.real_transitions for verdict in verdicts),
+        "real_transitions": (progress.transitions if plan.source is Source.REAL else 0) + progress.canary_transitions,
         "budget": plan.budget,
         "tokens": progress.tokens,
         "seconds": watch.seconds,

@@ -30,7 +30,6 @@ async def run_stages(session: JobSession, settings: TrainerSettings) -> dict[str
         session.check()
         context = StageContext(session, settings, store, record.index, environment, results)
         await session.start_stage(record.index)
-        session.event("stage.started", stage=record.index, kind=record.kind)
         try:
             with bound(stage=str(record.index)):
                 result = await run_stage(context, parse_stage(load_json(record.spec)))

@@ -1,0 +1,181 @@
+"""Facts of the tracked world that refuse an action, whatever the model would say.
+
+A small model grants impossible actions, and a policy learns to ask for them. So an action that contradicts the tracked world
+(take a thing that lies elsewhere, put down what is not held) is answered with the environment's refusal without asking the
+model, and a listing that contradicts it is asked for once more. No rule is taken on trust: `validated_rules` keeps those that
+never refused an action which the recorded environment accepted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from dreamgym.core.dream_prompt import Outcome
+from dreamgym.core.episodes import Episode
+from dreamgym.core.world_sheet import Sheet
+from dreamgym.experience.tracking import Move, Tracker, Verb
+
+MINIMUM_CHANCES = 20
+"""Accepted actions that a rule could have refused and did not; n of them bound its error by 3 / n (95 %)."""
+LISTING = "listing"
+
+
+class Consistency(BaseModel):
+    """Validated rules of one environment, as they are kept in the model card."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    rules: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ()
+    """First words of accepted actions, for the rule `command`."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`applies` says which moves the rule could refuse; `fault` is why it does, empty if it does not."""
+
+    applies: Callable[[Move], bool]
+    fault: Callable[[Tracker, Move], str]
+
+
+def _acts_at_place(move: Move) -> bool:
+    return bool(move.places) and move.verb not in (Verb.GO, Verb.CARRY)
+
+
+def _elsewhere(tracker: Tracker, move: Move) -> str:
+    return f"not at {move.places[-1]}" if move.places[-1] != tracker.here else ""
+
+
+def _unknown_thing(tracker: Tracker, move: Move) -> str:
+    unknown = [thing for thing in move.things if thing not in tracker.known]
+    return f"no {unknown[0]}" if unknown else ""
+
+
+def _unknown_place(tracker: Tracker, move: Move) -> str:
+    return "" if move.places else "no such place"
+
+
+def _already_there(tracker: Tracker, move: Move) -> str:
+    return f"already at {tracker.here}" if move.places and move.places[-1] == tracker.here else ""
+
+
+def _hands_full(tracker: Tracker, move: Move) -> str:
+    return f"holding {tracker.holding[0]}" if tracker.holding else ""
+
+
+def _out_of_sight(tracker: Tracker, move: Move) -> str:
+    thing, here = move.things[0], tracker.here
+    if thing in tracker.holding or here not in tracker.contents:
+        return ""
+    if here in tracker.closed:
+        return f"{here} is closed"
+    return "" if thing in tracker.contents[here] else f"{thing} is not here"
+
+
+def _not_held(tracker: Tracker, move: Move) -> str:
+    return f"not holding {move.things[0]}" if move.things[0] not in tracker.holding else ""
+
+
+def _shut(tracker: Tracker, move: Move) -> str:
+    return f"{tracker.here} is closed" if tracker.here in tracker.closed else ""
+
+
+def _open_already(tracker: Tracker, move: Move) -> str:
+    return f"{move.places[-1]} is open" if move.places[-1] in tracker.opened else ""
+
+
+RULES: dict[str, Rule] = {
+    "thing": Rule(lambda move: bool(move.things), _unknown_thing),
+    "place": Rule(lambda move: move.verb is Verb.GO, _unknown_place),
+    "already": Rule(lambda move: move.verb is Verb.GO, _already_there),
+    "reach": Rule(_acts_at_place, _elsewhere),
+    "hands": Rule(lambda move: move.verb is Verb.TAKE, _hands_full),
+    "take": Rule(lambda move: move.verb is Verb.TAKE and bool(move.things), _out_of_sight),
+    "look": Rule(lambda move: move.verb is Verb.LOOK and bool(move.things), _out_of_sight),
+    "put": Rule(lambda move: move.verb is Verb.PUT and bool(move.things), _not_held),
+    "into": Rule(lambda move: move.verb is Verb.PUT and bool(move.things), _shut),
+    "tool": Rule(lambda move: move.verb is Verb.OTHER and bool(move.things and move.places), _not_held),
+    "use": Rule(lambda move: move.verb is Verb.OTHER and bool(move.things) and not move.places, _out_of_sight),
+    "open": Rule(lambda move: move.verb is Verb.OPEN and bool(move.places), _open_already),
+    "close": Rule(lambda move: move.verb is Verb.CLOSE and bool(move.places), _shut),
+}
+
+
+class TrackedWorld:
+    """The world of one episode under the validated rules. Without rules or places it refuses nothing."""
+
+    def __init__(
+        self, initial_state: str, sheet: Mapping[str, Sequence[str]], consistency: Consistency, refusals: Sequence[str]
+    ) -> None:
+        self._tracker = Tracker(initial_state, sheet)
+        self._consistency = consistency
+        self._refusals = {" ".join(text.split()) for text in refusals}
+        self._active = bool(consistency.rules and refusals and self._tracker.places)
+
+    def refuses(self, action: str) -> str:
+        """Why the action is impossible; empty if nothing that is known stands against it."""
+        if not self._active:
+            return ""
+        move = self._tracker.read(action)
+        if self._consistency.verbs and move.word not in self._consistency.verbs:
+            return "not a command"
+        faults = (RULES[name].fault(self._tracker, move) for name in self._chosen if RULES[name].applies(move))
+        return next((fault for fault in faults if fault), "")
+
+    def contradicts(self, action: str, outcome: Outcome) -> bool:
+        """True if the model's state lists other things than the place holds."""
+        if not self._active or LISTING not in self._consistency.rules:
+            return False
+        return _listing_differs(self._tracker, action, outcome.next_state)
+
+    def follow(self, action: str, state: str) -> None:
+        """Take over a turn; what a place holds stays as tracked even if a state claims otherwise."""
+        if not self._active or " ".join(state.split()) in self._refusals:
+            return
+        tracker = self._tracker
+        truth = {place: list(things) for place, things in tracker.contents.items()}
+        if tracker.accept(tracker.read(action), state) and tracker.here in truth:
+            tracker.contents[tracker.here] = truth[tracker.here]
+
+    @property
+    def _chosen(self) -> Sequence[str]:
+        return [name for name in self._consistency.rules if name in RULES]
+
+
+def validated_rules(episodes: Sequence[Episode], sheets: Sequence[Sheet]) -> Consistency:
+    """The rules that never refused an accepted action of these episodes, with chances enough to do so."""
+    chances: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    verbs: Counter[str] = Counter()
+    for episode, sheet in zip(episodes, sheets, strict=True):
+        tracker = Tracker(episode.task.initial_state, sheet)
+        if not tracker.places:
+            continue
+        for step in episode.transitions:
+            if not step.valid_action:
+                continue
+            move = tracker.read(step.action)
+            verbs[move.word] += 1
+            for name, rule in RULES.items():
+                if rule.applies(move):
+                    chances[name] += 1
+                    errors[name] += bool(rule.fault(tracker, move))
+            differs = _listing_differs(tracker, step.action, step.next_state)
+            listed = tracker.accept(move, step.next_state)
+            chances[LISTING] += listed
+            errors[LISTING] += differs
+    rules = [name for name in (*RULES, LISTING) if chances[name] >= MINIMUM_CHANCES and not errors[name]]
+    known = tuple(sorted(verbs)) if sum(verbs.values()) >= MINIMUM_CHANCES * 10 else ()
+    return Consistency(rules=tuple(rules), verbs=known if rules else ())
+
+
+def _listing_differs(tracker: Tracker, action: str, state: str) -> bool:
+    trial = tracker.copy()
+    known = {place: set(things) for place, things in trial.contents.items()}
+    return trial.accept(trial.read(action), state) and set(trial.contents[trial.here]) != known.get(
+        trial.here, set(trial.contents[trial.here])
+    )

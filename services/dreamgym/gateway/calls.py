@@ -1,0 +1,25 @@
+"""Why a streaming call that we write to ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from dreamgym.core.errors import DreamGymError
+from dreamgym.wire.errors import error_from_rpc
+
+
+async def error_of_call(call: Any, *, service: str) -> DreamGymError:
+    """The typed error of a call that is over; a service that went away becomes UnavailableError."""
+    status, details = await call.code(), await call.details()
+    if status is grpc.StatusCode.OK:
+        return DreamGymError(f"The {service} service ended the call early.", remedy="Repeat it; see the service's log.")
+    ended = grpc.aio.AioRpcError(
+        status,
+        await call.initial_metadata(),
+        await call.trailing_metadata(),
+        details=details or None,
+        debug_error_string=None,
+    )
+    return error_from_rpc(ended, service=service)

@@ -1,0 +1,237 @@
+"""The main job through the real services: one pipeline of minimal size, and a training process that is killed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from dreamgym.client import DreamGym
+from dreamgym.embedded.platform import EmbeddedPlatform
+from dreamgym.trainer.model_files import BASE_FOLDER
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "household"
+TASKS = 24
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not (BASE_FOLDER / "config.json").exists(), reason="the base checkpoint is not in the tree"),
+]
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[EmbeddedPlatform]:
+    state = Path(tempfile.mkdtemp(prefix="dreamgym-pipeline-"))
+    state.chmod(0o711)
+    embedded = EmbeddedPlatform(state, quick=True)
+    try:
+        with embedded:
+            yield embedded
+    finally:
+        embedded.wipe()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def client(platform: EmbeddedPlatform) -> Iterator[DreamGym]:
+    key = (platform.state_dir / "admin.key").read_text().strip()
+    with DreamGym(platform.addresses["gateway"], key) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def environment(client: DreamGym, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The household with a few recorded tasks and held-out games, and one broken line among the seeds."""
+    name = "household"
+    client.environments.create(name, adapter="alfworld", max_steps=15, description="A household in text.")
+    wanted = {task["task_id"] for task in _lines("tasks-train")[:TASKS]}
+    client.environments.add_tasks(name, [t for t in _lines("tasks-train") if t["task_id"] in wanted])
+    client.environments.add_tasks(name, _lines("tasks-test")[:8])
+    seeds = [json.dumps(episode).encode() for episode in _lines("seeds") if episode["task_id"] in wanted]
+    seeds.insert(3, b'{"task_id": "torn')
+    upload = tmp_path_factory.mktemp("seeds") / "seeds.jsonl"
+    upload.write_bytes(b"\n".join(seeds))
+    report = client.environments.add_trajectories(name, upload)
+    assert [issue.line for issue in report.issues] == [4], "the broken line is named, the rest is kept"
+    assert report.episodes_stored + report.already_there == len(seeds) - 1
+    return name
+
+
+@pytest.fixture(scope="module")
+def ask(platform: EmbeddedPlatform) -> Iterator[Callable[..., list[Any]]]:
+    """Ask Postgres itself what was stored."""
+    url = platform.wiring.database_url.replace("+psycopg", "")
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield lambda query, *values: connection.execute(query, values).fetchall()
+
+
+def _lines(name: str) -> list[dict[str, Any]]:
+    with gzip.open(EXAMPLES / f"{name}.jsonl.gz", "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+def _stages(*, grpo_iterations: int = 2) -> list[dict[str, Any]]:
+    evaluation = {"kind": "evaluate", "episodes": 4, "rollouts": {"temperature": 0.4, "max_steps": 8}}
+    rollouts = {"max_steps": 6, "concurrency": 8}
+    return [
+        {"kind": "train_experience_model", "epochs": 4, "time_limit_s": 45, "heldout_share": 0.15, "max_episodes": 60},
+        {"kind": "measure_fidelity", "max_episodes": 2},
+        {
+            "kind": "train_policy",
+            "algorithm": "sft",
+            "policy": "base",
+            "demonstrations": 20,
+            "epochs": 2,
+            "time_limit_s": 20,
+        },
+        {**evaluation, "label": "warm start"},
+        {
+            "kind": "train_policy",
+            "algorithm": "grpo",
+            "iterations": grpo_iterations,
+            "tasks_per_iteration": 3,
+            "group_size": 3,
+            "rollouts": rollouts,
+        },
+        {
+            "kind": "sim_to_real",
+            "real_transition_budget": 40,
+            "tasks_per_iteration": 2,
+            "group_size": 3,
+            "iterations": 3,
+            "rollouts": rollouts,
+        },
+        {**evaluation, "label": "after sim-to-real", "where": "real"},
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(client: DreamGym, environment: str) -> dict[str, Any]:
+    job = client.jobs.launch({"kind": "pipeline", "environment": environment, "seed": 3, "stages": _stages()})
+    ended = client.jobs.wait(job.id).to_json()
+    assert ended["state"] == "succeeded", ended.get("error")
+    return ended
+
+
+def _results(job: dict[str, Any]) -> list[dict[str, Any]]:
+    return [stage["result"] for stage in job["stages"]]
+
+
+def test_every_stage_of_a_pipeline_succeeds_and_names_its_model(finished: dict[str, Any]) -> None:
+    results = _results(finished)
+    assert [stage["state"] for stage in finished["stages"]] == ["succeeded"] * 7
+    roles = [result["model_role"] for result in results if "model_role" in result]
+    assert roles == ["experience", "policy", "policy", "policy"]
+    versions = [result["model"]["version"] for result in results if "model" in result]
+    assert len(set(versions)) == 4
+
+
+def test_celery_dispatched_the_job_and_its_lease_carries_the_task_id(
+    finished: dict[str, Any], ask: Callable[..., list[Any]]
+) -> None:
+    ((task_id, attempt),) = ask("SELECT celery_task_id, attempt FROM platform.jobs WHERE id = %s", finished["id"])
+    assert task_id
+    assert attempt >= 1
+
+
+def test_stored_transitions_carry_their_provenance(finished: dict[str, Any], ask: Callable[..., list[Any]]) -> None:
+    rows = ask("SELECT source, count(*), count(embedding) FROM replay.transitions GROUP BY source")
+    counts = {source: (rows, embedded) for source, rows, embedded in rows}
+    assert counts["seed"][0] > 100
+    assert counts["seed"][0] == counts["seed"][1], "every transition has its embedding"
+    sim_to_real = _results(finished)[5]
+    ((recorded,),) = ask(
+        "SELECT count(*) FROM replay.transitions WHERE source = 'real' AND job_id = %s", finished["id"]
+    )
+    assert 0 < recorded <= sim_to_real["real_transitions"] <= 40
+    assert "dream" not in counts, "real_only: the dream's own rows do not ground the dream"
+
+
+def test_the_real_engine_was_stepped_exactly_as_often_as_the_report_says(
+    finished: dict[str, Any], ask: Callable[..., list[Any]]
+) -> None:
+    reported = sum(result.get("real_transitions") or 0 for result in _results(finished))
+    ((audited,),) = ask("SELECT count(*) FROM bridge.audit WHERE job_id = %s AND disposition = 'sent'", finished["id"])
+    assert audited == reported > 0
+    over = ask("SELECT * FROM bridge.budgets WHERE transitions_used > transition_limit")
+    assert over == []
+
+
+def test_rollouts_in_the_dream_went_through_the_experience_service(finished: dict[str, Any]) -> None:
+    grpo = _results(finished)[4]
+    assert grpo["source"] == "dream"
+    assert grpo["dream_transitions"] > 0
+    assert grpo["real_transitions"] == 0
+    assert grpo["episodes"] == 2 * 3 * 3
+    assert grpo["experience_model"] == _results(finished)[0]["model"]["version"]
+
+
+def test_the_curriculum_kept_every_group_outcome(finished: dict[str, Any], ask: Callable[..., list[Any]]) -> None:
+    rows = ask(
+        "SELECT iteration, count(*) FROM curriculum.outcomes WHERE run_id = %s GROUP BY 1", f"{finished['id']}-4"
+    )
+    assert dict(rows) == {0: 3, 1: 3}
+
+
+def test_the_report_gives_real_success_with_an_interval_and_its_n(finished: dict[str, Any]) -> None:
+    real = _results(finished)[3]["real"]
+    assert real["n"] == 4
+    assert 0 <= real["low"] <= real["value"] <= real["high"] <= 1
+    assert set(real["per_task"].values()) <= {0, 1}
+
+
+def test_fidelity_is_measured_on_tasks_that_were_not_trained_on(finished: dict[str, Any]) -> None:
+    fidelity = _results(finished)[1]
+    assert fidelity["n"] > 0
+    assert fidelity["malformed"] < fidelity["n"], "the trained model writes transitions that can be read"
+
+
+def test_events_replay_from_the_id_that_a_client_saw_last(client: DreamGym, finished: dict[str, Any]) -> None:
+    events = list(client.jobs.events(finished["id"]))
+    middle = len(events) // 2
+    rest = list(client.jobs.events(finished["id"], last_event_id=events[middle].id))
+    assert [event.id for event in rest] == [event.id for event in events[middle + 1 :]]
+
+
+def test_a_person_can_play_in_the_dream_of_the_trained_model(
+    client: DreamGym, environment: str, finished: dict[str, Any]
+) -> None:
+    task = _lines("tasks-train")[0]
+    with client.play(environment, task_id=task["task_id"], seed=1) as session:
+        assert session.start.state.startswith("You are in the middle of a room.")
+        assert session.act("inventory").state
+
+
+def test_a_job_goes_on_and_finishes_when_its_training_process_is_killed(
+    client: DreamGym, environment: str, finished: dict[str, Any], ask: Callable[..., list[Any]]
+) -> None:
+    stages = [
+        {**_stages(grpo_iterations=4)[4], "policy": "latest"},
+        {"kind": "evaluate", "episodes": 2, "where": "real", "rollouts": {"max_steps": 4}},
+    ]
+    job = client.jobs.launch({"kind": "pipeline", "environment": environment, "seed": 5, "stages": stages})
+    killed = False
+    for event in client.jobs.events(job.id):
+        if not killed and event.type == "checkpoint.published":
+            ((pid,),) = ask("SELECT pid FROM platform.jobs WHERE id = %s", job.id)
+            os.kill(pid, signal.SIGKILL)
+            killed = True
+    ended = client.jobs.get(job.id).to_json()
+    assert killed
+    assert ended["state"] == "succeeded", ended.get("error")
+    ((attempt,),) = ask("SELECT attempt FROM platform.jobs WHERE id = %s", job.id)
+    assert attempt == 2
+    result = ended["stages"][0]["result"]
+    assert [point["iteration"] for point in result["curve"]] == [0, 1, 2, 3], "no iteration is lost or counted twice"
+    kinds = [row[0] for row in ask("SELECT type FROM platform.job_events WHERE job_id = %s", job.id)]
+    assert "lease.lost" in kinds
+    assert "stage.resumed" in kinds
