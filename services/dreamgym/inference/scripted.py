@@ -44,8 +44,9 @@ class ScriptedEngine:
         self.requests.append(request)
         text = self._script(self.decode(request.prompt_ids), request.seed)
         ends = [text.index(stop) + len(stop) for stop in request.stop if stop in text]
-        finish = "stop" if ends else "length"
-        ids = self.encode(text[: min(ends)] if ends else text)[: request.max_new_tokens]
+        whole = self.encode(text[: min(ends)] if ends else text)
+        ids = whole[: request.max_new_tokens]
+        finish = "stop" if ends and len(ids) == len(whole) else "length"
         return Generation(
             token_ids=ids,
             logprobs=[0.0] * len(ids),

@@ -44,7 +44,11 @@ def measure(predictions: Sequence[Prediction]) -> dict[str, Any]:
         "success_self_judged": _f1([(p.real.success, p.self_judged) for p in predictions]),
         "done_f1": _f1([(p.real.done, bool(p.predicted and p.predicted.done)) for p in predictions])["f1"],
         "invalid_action": _f1(
-            [(not p.real.valid_action, p.predicted is None or not p.predicted.valid_action) for p in predictions]
+            # A malformed output counts as the wrong answer, whichever that is.
+            [
+                (not p.real.valid_action, p.real.valid_action if p.predicted is None else not p.predicted.valid_action)
+                for p in predictions
+            ]
         ),
         "by_action": _by_action(predictions, exact),
         "malformed": len(predictions) - len(made),

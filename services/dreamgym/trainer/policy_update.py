@@ -111,12 +111,13 @@ def update_policy(
         for batch in plan_batches(lengths, per_step, rng)
     ]
     totals = dict.fromkeys(("loss", "kl", "entropy", "gradient_norm", "clip_fraction", "sampler_ratio"), 0.0)
+    sampled_tokens = sum(sum(s.episode.sampled) for s in scored.episodes)
     with torch.no_grad():
         for part in (part for parts in steps for part in parts):
             # With a single step, the policy before the update is the policy itself: no pass is needed for the ratio,
             # but one is still made, since it gives the entropy and the trainer's own log-probabilities.
             part.old_N, entropy = target_logprobs(state.model, part.batch, settings.temperature)
-            totals["entropy"] += float(entropy.mean()) / len(steps) / max(1, len(steps[0]))
+            totals["entropy"] += float(entropy.sum()) / sampled_tokens
             if reference is not None and settings.kl_coefficient > 0:
                 part.reference_N, _ = target_logprobs(reference, part.batch, settings.temperature)
     for parts in steps:

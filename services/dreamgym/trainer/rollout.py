@@ -7,6 +7,7 @@ log-probabilities, are the training record: text is never tokenised again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
@@ -165,8 +166,8 @@ class _Player:
             await self._episode(stream)
         except grpc.RpcError as error:
             self._fail(error_from_rpc(error, service=f"{self.world.source} environment"))
-        except ContextOverflowError as error:
-            self.episode.failure, self.episode.termination = error, TerminationReason.CONTEXT_OVERFLOW
+        except ContextOverflowError as error:  # the policy's own window; a dream's is a failure, noted already
+            self._fail(error, TerminationReason.CONTEXT_OVERFLOW)
         except DreamGymError as error:
             self._fail(error)
         finally:
@@ -177,10 +178,11 @@ class _Player:
 
     async def _episode(self, stream: Any) -> None:
         episode, attempt, rollouts = self.episode, self.attempt, self.rollouts
-        await stream.write(
+        await self._send(
+            stream,
             self.world.reset(
                 attempt.task, attempt.episode_id, attempt.world_seed, rollouts.max_steps, episode.policy_version
-            )
+            ),
         )
         observation = await self._observe(stream)
         state = observation.state
@@ -190,7 +192,7 @@ class _Player:
         for step in range(rollouts.max_steps):
             self.check()
             action = await self._act(step)
-            await stream.write(pb.PlayRequest(act=pb.Act(action=action)))
+            await self._send(stream, pb.PlayRequest(act=pb.Act(action=action)))
             observation = await self._observe(stream)
             self._note(state, action, observation)
             state = observation.state
@@ -207,10 +209,16 @@ class _Player:
             self._read(policy_prompt.after_action(state))
         else:
             episode.termination = TerminationReason.STEP_LIMIT
-        await stream.done_writing()
+        with contextlib.suppress(asyncio.InvalidStateError):  # the environment may have ended the stream first
+            await stream.done_writing()
         if self.world.record:
             # The stream ends when the episode is in the replay store; what comes next may read it there.
             await self._within_deadline(stream.read(), "environment")
+
+    async def _send(self, stream: Any, request: pb.PlayRequest) -> None:
+        # A stream that ended between two turns refuses the write; reading the answer then says why it ended.
+        with contextlib.suppress(asyncio.InvalidStateError):
+            await self._within_deadline(stream.write(request), "environment")
 
     async def _observe(self, stream: Any) -> pb.Observation:
         response: Any = await self._within_deadline(stream.read(), "environment")
@@ -221,7 +229,8 @@ class _Player:
         if response.HasField("failure"):
             error = error_from_failure(response.failure)
             reason = termination_from_proto(response.failure.termination)
-            self._fail(error, reason)
+            # A fault of the environment says nothing about the policy, whatever it calls itself.
+            self._fail(error, None if reason is None or reason.is_outcome else reason)
             raise error
         observation: pb.Observation = response.observation
         return observation
@@ -231,7 +240,7 @@ class _Player:
         seed = seed_of(self.attempt.sample_seed, step)
         request = GenerationRequest(
             session=self.attempt.episode_id,
-            prompt_ids=episode.ids,
+            prompt_ids=tuple(episode.ids),  # the list grows while an engine may still read the prompt
             max_new_tokens=self.rollouts.max_action_tokens,
             stop=(policy_prompt.END_OF_ACTION,),
             temperature=self.rollouts.temperature,

@@ -88,7 +88,10 @@ class TrainingState:
 
     def restore(self, folder: Path) -> dict[str, Any]:
         """Read what `save` wrote; answers the progress."""
-        self.model.load_state_dict(load_file(folder / "weights.safetensors"), strict=False)
+        weights = load_file(folder / "weights.safetensors")
+        if getattr(self.model.config, "tie_word_embeddings", False):  # left out by `save`: it is the embedding
+            weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+        self.model.load_state_dict(weights)
         saved = self.optimizer.state_dict()
         saved["state"] = {}
         for name, tensor in load_file(folder / "optimizer.safetensors").items():

@@ -37,9 +37,13 @@ def test_a_folder_is_seen_only_when_it_is_whole(store: ModelStore) -> None:
 
 
 def test_a_writer_that_fails_leaves_nothing(store: ModelStore) -> None:
-    with pytest.raises(RuntimeError, match="power cut"), store.writing("models/a") as folder:
-        (folder / "model.safetensors").write_text("half")
-        raise RuntimeError("power cut")
+    def write_half() -> None:
+        with store.writing("models/a") as folder:
+            (folder / "model.safetensors").write_text("half")
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        write_half()
     assert not store.exists("models/a")
     assert not [path for path in store.root.rglob("*") if path.is_file()]
 
