@@ -7,7 +7,7 @@ export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 DEMO_OUT ?= runs/demo
 
-.PHONY: help setup setup-dev demo up doctor seeds test lint types imports contract unit integration proto clean
+.PHONY: help setup setup-dev demo up doctor seeds test lint types imports contract unit integration proto bench-demo clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -46,8 +46,8 @@ $(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt
 	@touch $@
 
 lint: setup-dev
-	$(BIN)/ruff check services tests migrations
-	$(BIN)/ruff format --check services tests migrations
+	$(BIN)/ruff check services tests migrations benchmarks
+	$(BIN)/ruff format --check services tests migrations benchmarks
 
 types: setup-dev
 	MYPYPATH=services $(BIN)/mypy -p dreamgym
@@ -65,6 +65,9 @@ unit: setup-dev
 
 integration: setup-dev
 	$(BIN)/python -m pytest tests/integration -q
+
+bench-demo: ## Write benchmarks/results/demo.json from the newest runs/demo
+	$(BIN)/python -m benchmarks.demo $(DEMO_OUT)/report.json
 
 proto: setup-dev ## Generate services/dreamgym/v1 from proto/
 	tests/contract/generate.sh $(BIN) services

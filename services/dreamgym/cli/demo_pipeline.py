@@ -36,27 +36,35 @@ def _full_stages() -> list[Stage]:
     """About 13 minutes on two idle cores; time limits keep it there on slower ones."""
     evaluation: Stage = {"episodes": 60, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4}}
     return [
-        {"kind": "train_experience_model", "epochs": 3, "heldout_share": 0.1, "time_limit_s": 200},
-        {"kind": "measure_fidelity", "max_episodes": 40},
-        _warm_start(demonstrations=60, epochs=4, time_limit_s=60),
+        {
+            "kind": "train_experience_model",
+            "epochs": 2,
+            "heldout_share": 0.08,
+            "time_limit_s": 160,
+            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
+        },
+        {"kind": "measure_fidelity", "max_episodes": 30},
+        _warm_start(demonstrations=250, epochs=12, time_limit_s=120),
         {"kind": "evaluate", "label": "warm start", **evaluation},
         {
             "kind": "train_policy",
             "algorithm": "grpo",
-            "iterations": 10,
+            "iterations": 12,
             "tasks_per_iteration": 16,
             "group_size": 8,
-            "time_limit_s": 270,
-            "rollouts": {"max_steps": MAX_STEPS},
+            "time_limit_s": 220,
+            "optimizer": {"learning_rate": 2e-4, "warmup_steps": 4, "schedule": "constant"},
+            "rollouts": {"max_steps": MAX_STEPS, "concurrency": 64},
         },
         {"kind": "evaluate", "label": "after the dream", **evaluation},
         {
             "kind": "sim_to_real",
-            "real_transition_budget": 600,
-            "tasks_per_iteration": 4,
+            "real_transition_budget": 1000,
+            "tasks_per_iteration": 6,
             "group_size": 6,
-            "time_limit_s": 90,
-            "rollouts": {"max_steps": MAX_STEPS, "concurrency": 4},
+            "time_limit_s": 60,
+            "optimizer": {"learning_rate": 1e-4, "warmup_steps": 2, "schedule": "constant"},
+            "rollouts": {"max_steps": MAX_STEPS, "concurrency": 12},
         },
         {"kind": "evaluate", "label": "after sim-to-real", **evaluation},
     ]
@@ -66,9 +74,15 @@ def _quick_stages() -> list[Stage]:
     """The same loop in under five minutes: it shows that everything works, not how well an agent can become."""
     evaluation: Stage = {"episodes": 24, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4}}
     return [
-        {"kind": "train_experience_model", "epochs": 1, "heldout_share": 0.1, "time_limit_s": 70},
+        {
+            "kind": "train_experience_model",
+            "epochs": 1,
+            "heldout_share": 0.08,
+            "time_limit_s": 60,
+            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
+        },
         {"kind": "measure_fidelity", "max_episodes": 12},
-        _warm_start(demonstrations=40, epochs=2, time_limit_s=20),
+        _warm_start(demonstrations=120, epochs=8, time_limit_s=30),
         {"kind": "evaluate", "label": "warm start", **evaluation},
         {
             "kind": "train_policy",
@@ -100,5 +114,5 @@ def _warm_start(*, demonstrations: int, epochs: float, time_limit_s: float) -> S
         "demonstrations": demonstrations,
         "epochs": epochs,
         "time_limit_s": time_limit_s,
-        "optimizer": {"learning_rate": 5e-4},
+        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10, "tokens_per_batch": 4096},
     }
