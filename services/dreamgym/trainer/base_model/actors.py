@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from dreamgym.trainer.base_model.wording import TRANSFORMS
+from dreamgym.trainer.base_model.phrases import TRANSFORMS
 from dreamgym.trainer.base_model.worlds import Action, Outcome, World, class_of
 
 
@@ -114,7 +114,20 @@ def random_action(rng: random.Random, world: World) -> Action:
         things.append(world.holding)
     here = world.visible()
     kind = rng.choices(
-        ("goto", "open", "close", "take", "put", "transform", "use", "look", "inventory", "examine", "malformed", "quit"),
+        (
+            "goto",
+            "open",
+            "close",
+            "take",
+            "put",
+            "transform",
+            "use",
+            "look",
+            "inventory",
+            "examine",
+            "malformed",
+            "quit",
+        ),
         (22, 8, 6, 20, 14, 10, 5, 4, 3, 5, 3, 0.4),
     )[0]
     place = world.at if world.at and kind != "goto" and rng.random() < 0.75 else rng.choice(world.places)
@@ -145,7 +158,16 @@ def _malformed_text(rng: random.Random, world: World, thing: str, place: str) ->
         + ["eat", "throw", "kick", "talk to", "jump on", "read"]
     )
     return rng.choice(
-        (f"{unknown} {thing}", f"{unknown} {thing} with {place}", class_of(thing), thing, "go", "take", f"take {class_of(place)}", "wait")
+        (
+            f"{unknown} {thing}",
+            f"{unknown} {thing} with {place}",
+            class_of(thing),
+            thing,
+            "go",
+            "take",
+            f"take {class_of(place)}",
+            "wait",
+        )
     )
 
 
@@ -176,5 +198,3 @@ def play(rng: random.Random, world: World, actor: str, limit: int = 24) -> list[
         if outcome.flag != "continue":
             break
     return steps
-
-

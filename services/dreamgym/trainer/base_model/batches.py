@@ -34,7 +34,9 @@ class Batch:
     weights: Tensor
 
 
-def encode_pieces(tokenizer: Tokenizer, pieces: list[Piece] | tuple[Piece, ...]) -> tuple[list[int], list[float], list[int]]:
+def encode_pieces(
+    tokenizer: Tokenizer, pieces: list[Piece] | tuple[Piece, ...]
+) -> tuple[list[int], list[float], list[int]]:
     """Token ids of the pieces, the loss weight of each token, and the token offset at which each piece starts."""
     ids: list[int] = []
     weights: list[float] = []

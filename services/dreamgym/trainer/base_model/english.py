@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-WORDS: tuple[str, ...] = tuple(
-    """
+_LOWER = """
 a about above across action actions add after again agent air all already also an and any are arm around arrive as ask
 at away back be because bedroom before behind below beside best better between big black blue bottom bright bring brown
 but buy by can cannot carry carrying change check clear click close closed cold come contains continue could current
@@ -26,8 +25,11 @@ description detail details different different discard edit email enough example
 image input item items label line link login main match menu message mode needed option options page password percent
 possible previous product products query quantity rating remove result results return review reviews role save screen
 shop shopping sort status submit tab text title total true update url user value view website window
-""".split()
-)
-"""Lower-case words; some also get a capital at the start of a line."""
+"""
+_CAPITALISED = "You The Your Task World There It On In At Looking Around Nothing Now Next This That Here After If To"
 
-CAPITALISED: tuple[str, ...] = tuple("You The Your Task World There It On In At Looking Around Nothing Now Next This That Here After If To".split())
+WORDS: tuple[str, ...] = tuple(_LOWER.split())
+"""Lower-case words."""
+
+CAPITALISED: tuple[str, ...] = tuple(_CAPITALISED.split())
+"""Words that open a line."""

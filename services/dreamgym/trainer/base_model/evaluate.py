@@ -12,10 +12,10 @@ from torch import Tensor
 
 from dreamgym.trainer.base_model.batches import encode_pieces
 from dreamgym.trainer.base_model.branch_packing import PackedSequence, attention_mask, pack_branches
+from dreamgym.trainer.base_model.drawing import draw_world
 from dreamgym.trainer.base_model.layout import Sample, experience_sample, policy_sample
 from dreamgym.trainer.base_model.tokenizer import entity_parts
 from dreamgym.trainer.base_model.wording import draw_wording
-from dreamgym.trainer.base_model.worlds import draw_world
 
 HELD_OUT_SEEDS = 900_000_000
 """Seeds from here on are never trained on: their wordings, nouns and worlds are new combinations."""
@@ -50,7 +50,7 @@ def transition_accuracy(model: Any, tokenizer: Tokenizer, samples: list[Sample])
     one, which is what greedy decoding gives; by kind of action, for what the input determines (`known`) and in all;
     the state alone given the true reasoning; and the accuracy on entity tokens."""
     entities = {ids[0] for ids in entity_parts(tokenizer)}
-    equals = tokenizer.token_to_id("=")
+    equals = tokenizer.encode("=").ids[0]
     hits: dict[str, list[float]] = defaultdict(list)
     for sample in (s for s in samples if s.role == "experience"):
         main, weights, starts = encode_pieces(tokenizer, sample.main)
@@ -89,4 +89,7 @@ def action_accuracy(model: Any, tokenizer: Tokenizer, samples: list[Sample]) -> 
                 right = [ids[i] == best[i - 1] for i in span]
                 hits.append(all(right))
                 tokens.extend(right)
-    return {"action_exact": round(sum(hits) / len(hits), 4), "action_token_accuracy": round(sum(tokens) / len(tokens), 4)}
+    return {
+        "action_exact": round(sum(hits) / len(hits), 4),
+        "action_token_accuracy": round(sum(tokens) / len(tokens), 4),
+    }

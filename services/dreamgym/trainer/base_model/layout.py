@@ -9,8 +9,9 @@ import random
 from dataclasses import dataclass, field
 
 from dreamgym.trainer.base_model.actors import Step, play, random_action
+from dreamgym.trainer.base_model.drawing import draw_world
 from dreamgym.trainer.base_model.wording import Wording, draw_wording
-from dreamgym.trainer.base_model.worlds import Action, Outcome, World, class_of, draw_world
+from dreamgym.trainer.base_model.worlds import Action, Outcome, World, class_of
 
 CONTEXT_WEIGHT = 0.3
 """Loss weight of text that a model of this role only reads."""
@@ -64,7 +65,9 @@ def sheet_text(world: World, contents: dict[str, list[str]], listed: set[str]) -
 def sheet_sample(rng: random.Random, world: World) -> Sample:
     """The initial state, then the sheet to write."""
     head = f"Task: {world.instruction}\n{world.initial_state()}\n"
-    return Sample("sheet", [Piece(head, CONTEXT_WEIGHT), Piece(sheet_text(world, world.contents, set(world.places)), 1.0)])
+    return Sample(
+        "sheet", [Piece(head, CONTEXT_WEIGHT), Piece(sheet_text(world, world.contents, set(world.places)), 1.0)]
+    )
 
 
 def experience_sample(rng: random.Random, wording: Wording, branches: int = 5) -> Sample:
@@ -131,7 +134,9 @@ def _branch(
     shut = action.kind == "goto" and after.at in after.closed
     known = kind in spoken and not hidden and action.kind != "quit"
     if action.kind == "goto" and outcome.valid:
-        known = known and _door_known(world, history, demos, action.place) and (not shut or _shut_spoken(demos, history))
+        known = (
+            known and _door_known(world, history, demos, action.place) and (not shut or _shut_spoken(demos, history))
+        )
     reasoning = reason(world.wording, action, outcome, after, hidden)
     pieces = (
         Piece("".join(lines) + f"> {world.render(action)}\n?", 0.0),

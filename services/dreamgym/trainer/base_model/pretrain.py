@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,14 +75,18 @@ def grouped_attention(
     """Attention on an additive mask [B, 1, T, T] without repeating the key-value heads; compiles into few kernels."""
     B, H, T, D = query.shape
     K = key.shape[1]
-    scores_BKGTT = torch.matmul((query * scaling).reshape(B, K, H // K * T, D), key.transpose(2, 3)).view(B, K, H // K, T, T)
+    scores_BKGTT = torch.matmul((query * scaling).reshape(B, K, H // K * T, D), key.transpose(2, 3)).view(
+        B, K, H // K, T, T
+    )
     scores_BKGTT = scores_BKGTT + attention_mask[:, :, None]
     weights_BKGTT = torch.softmax(scores_BKGTT.float(), -1).to(value.dtype)
     mixed_BHTD = torch.matmul(weights_BKGTT.view(B, K, H // K * T, T), value).view(B, H, T, D)
     return mixed_BHTD.transpose(1, 2).contiguous(), None
 
 
-def batch_loss(model: Any, ids: Tensor, positions: Tensor, mask: Tensor, chosen: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+def batch_loss(
+    model: Any, ids: Tensor, positions: Tensor, mask: Tensor, chosen: Tensor, targets: Tensor, weights: Tensor
+) -> Tensor:
     """Mean cross-entropy at the chosen flat positions; logits are made only there."""
     hidden_BTE = model.model(
         input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False
@@ -133,7 +136,7 @@ def publish(model: Any, tokenizer: Any, out: Path, step: int, report: dict[str, 
     link = out / ".latest"
     link.unlink(missing_ok=True)
     link.symlink_to(folder.name)
-    os.replace(link, out / "latest")
+    link.replace(out / "latest")
     for old in sorted(out.glob("step-*"))[:-3]:
         for file in old.iterdir():
             file.unlink()
@@ -178,7 +181,7 @@ def pretrain(settings: Settings) -> None:
             loss = loss_of(
                 model, batch.ids, batch.positions, additive_mask(batch), batch.chosen, batch.targets, batch.weights
             )
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for stepper in steppers:
             stepper.step()
@@ -192,7 +195,7 @@ def pretrain(settings: Settings) -> None:
             recent.clear()
             _write(log, line)
         if last or time.monotonic() - saved_at > settings.save_every_s:
-            report = {"step": step + 1, "tokens": (step + 1) * settings.rows * settings.length}
+            report: dict[str, Any] = {"step": step + 1, "tokens": (step + 1) * settings.rows * settings.length}
             report |= transition_accuracy(model, tokenizer, held_out) | action_accuracy(model, tokenizer, held_out)
             _write(log, report)
             publish(model, tokenizer, settings.out, step + 1, report)
@@ -200,7 +203,7 @@ def pretrain(settings: Settings) -> None:
             state = {"model": model.state_dict(), "step": step + 1, "seconds": seconds}
             state["steppers"] = [stepper.state_dict() for stepper in steppers]
             torch.save(state, resume.with_suffix(".tmp"))
-            os.replace(resume.with_suffix(".tmp"), resume)
+            resume.with_suffix(".tmp").replace(resume)
             saved_at = time.monotonic()
         if last:
             break

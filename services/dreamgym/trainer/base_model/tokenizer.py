@@ -15,7 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
-from dreamgym.trainer.base_model import wording
+from dreamgym.trainer.base_model import phrases
 from dreamgym.trainer.base_model.english import CAPITALISED, WORDS
 from dreamgym.trainer.base_model.nouns import NOUNS
 
@@ -81,11 +81,13 @@ def _pattern() -> str:
 def _whole_words() -> list[str]:
     """Every word of the worlds' sentences, commands and reasons, of the nouns and of ordinary English; sorted."""
     texts: list[str] = []
-    for pools in (wording.COMMANDS, wording.SENTENCES, wording.TASKS, wording.REASONS):
+    for pools in (phrases.COMMANDS, phrases.SENTENCES, phrases.TASKS, phrases.REASONS):
         texts.extend(text for pool in pools.values() for text in pool)
-    texts.extend(f"{verb} {adjective}" for verb, adjective in wording.TRANSFORMS)
+    texts.extend(f"{verb} {adjective}" for verb, adjective in phrases.TRANSFORMS)
     texts.append("eat throw kick talk to jump on read wait THING PLACE no items empty space nothing at all one")
-    texts.append("not holding already closed open fixed switch door here can agent success failure continue unknown command")
+    texts.append(
+        "not holding already closed open fixed switch door here can agent success failure continue unknown command"
+    )
     found = {word for text in texts for word in re.findall(r"[A-Za-z]+", re.sub(r"\{.\}", " ", text))}
     found.update(NOUNS, (w for w in WORDS if w.isalpha()), CAPITALISED)
     return sorted(found)
