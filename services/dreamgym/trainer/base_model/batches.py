@@ -6,7 +6,6 @@ All rows have the same length, so the compiled step is compiled once.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from dreamgym.trainer.base_model.branch_packing import PackedSequence, join_row, pack_branches, prediction_targets
+from dreamgym.trainer.base_model.drills import drill
 from dreamgym.trainer.base_model.layout import Piece, Sample, draw_sample
 
 PAD_ID = 0
@@ -64,14 +64,16 @@ def pack_sample(tokenizer: Tokenizer, sample: Sample, limit: int) -> PackedSeque
     return pack_branches(ids, branches, weights)
 
 
-def draw_rows(tokenizer: Tokenizer, seed: int, rows: int, length: int) -> list[PackedSequence]:
-    """`rows` rows of fresh samples, each filled with what fits from a small pool (first fit, longest first)."""
+def draw_rows(tokenizer: Tokenizer, seed: int, rows: int, length: int, drills: float = 0.0) -> list[PackedSequence]:
+    """`rows` rows of fresh samples, each filled with what fits from a small pool (longest first); a share `drills` of
+    the samples are drills."""
     rng = random.Random(seed)
     pool: list[PackedSequence] = []
     result: list[PackedSequence] = []
     while len(result) < rows:
         while len(pool) < 24:
-            pool.append(pack_sample(tokenizer, draw_sample(rng), length))
+            sample = drill(rng) if rng.random() < drills else draw_sample(rng)
+            pool.append(pack_sample(tokenizer, sample, length))
         pool.sort(key=len, reverse=True)
         room, row = length, []
         for sequence in list(pool):
@@ -83,10 +85,10 @@ def draw_rows(tokenizer: Tokenizer, seed: int, rows: int, length: int) -> list[P
     return result
 
 
-def make_batch(tokenizer: Tokenizer, seed: int, rows: int, length: int) -> Batch:
+def make_batch(tokenizer: Tokenizer, seed: int, rows: int, length: int, drills: float = 0.0) -> Batch:
     """One batch by seed. Loss positions: all of weight 1, then a random part of the lightly weighted ones; K is fixed
     (45 % of the tokens), so the light ones are drawn at the rate of their weight instead of being multiplied by it."""
-    packed = draw_rows(tokenizer, seed, rows, length)
+    packed = draw_rows(tokenizer, seed, rows, length, drills)
     columns = {
         name: torch.tensor(np.array([getattr(row, name) for row in packed], dtype=np.int32))
         for name in ("ids", "positions", "branch", "fork", "document")
@@ -108,11 +110,3 @@ def make_batch(tokenizer: Tokenizer, seed: int, rows: int, length: int) -> Batch
         targets=torch.from_numpy(targets[chosen]),
         weights=torch.from_numpy(light),
     )
-
-
-def batch_stream(tokenizer: Tokenizer, seed: int, rows: int, length: int) -> Iterator[Batch]:
-    """Endless batches; batch i of a seed is always the same."""
-    number = 0
-    while True:
-        yield make_batch(tokenizer, seed * 1_000_003 + number, rows, length)
-        number += 1

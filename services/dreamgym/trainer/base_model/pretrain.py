@@ -43,6 +43,9 @@ class Settings:
     warmup: int = 100
     final_fraction: float = 0.05
     seed: int = 1
+    drill_steps: int = 250
+    drills_first: float = 1.0
+    drills: float = 0.1
     save_every_s: float = 240.0
     minutes: float = 0.0
     compiled: bool = True
@@ -61,8 +64,9 @@ class _Batches(Dataset[Batch]):
     def __getitem__(self, index: int) -> Batch:
         if index >= len(self):
             raise IndexError(index)
-        s = self.settings
-        return make_batch(self.tokenizer, s.seed * 1_000_003 + self.first + index, s.rows, s.length)
+        s, step = self.settings, self.first + index
+        drills = s.drills_first if step < s.drill_steps else s.drills
+        return make_batch(self.tokenizer, s.seed * 1_000_003 + step, s.rows, s.length, drills)
 
 
 def _only(items: list[Batch]) -> Batch:
@@ -223,9 +227,9 @@ def main() -> None:
     """Parse the command line and pretrain."""
     parser = argparse.ArgumentParser(description="Pretrain the base model on procedural text worlds.")
     parser.add_argument("--out", type=Path, default=Path("runs/base"), help="folder of checkpoints and log")
-    for name in ("steps", "rows", "length", "layers", "warmup", "seed"):
+    for name in ("steps", "rows", "length", "layers", "warmup", "drill_steps", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Settings, name))
-    for name in ("lr", "muon_lr", "save_every_s", "minutes"):
+    for name in ("lr", "muon_lr", "drills_first", "drills", "save_every_s", "minutes"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(Settings, name))
     parser.add_argument("--eager", action="store_true", help="do not compile the step")
     arguments = vars(parser.parse_args())
