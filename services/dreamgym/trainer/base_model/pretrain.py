@@ -40,10 +40,10 @@ class Settings:
     layers: int = 6
     lr: float = 1e-3
     muon_lr: float = 0.02
-    warmup: int = 100
+    warmup: int = 60
     final_fraction: float = 0.05
     seed: int = 1
-    drill_steps: int = 250
+    drill_steps: int = 120
     drills_first: float = 1.0
     drills: float = 0.1
     save_every_s: float = 240.0
@@ -167,7 +167,7 @@ def pretrain(settings: Settings) -> None:
     peaks = [[group["lr"] for group in stepper.param_groups] for stepper in steppers]
     if first:
         peaks = [[settings.lr]] if len(steppers) == 1 else [[settings.muon_lr], [settings.lr]]
-    held_out = held_out_samples(seed=0, count=60)
+    held_out = held_out_samples(seed=0, count=24)
     loss_of = torch.compile(batch_loss, dynamic=False) if settings.compiled else batch_loss
     loader = DataLoader(_Batches(settings, first), batch_size=1, collate_fn=_only, num_workers=1, prefetch_factor=4)
     started = saved_at = time.monotonic()
