@@ -21,6 +21,8 @@ from dreamgym.trainer.base_model.branch_packing import (
     prediction_targets,
 )
 from dreamgym.trainer.base_model.drawing import draw_world
+from dreamgym.trainer.base_model.drills import drill
+from dreamgym.trainer.base_model.evaluate import action_accuracy, held_out_samples, transition_accuracy
 from dreamgym.trainer.base_model.layout import draw_sample, experience_sample
 from dreamgym.trainer.base_model.model import build_model
 from dreamgym.trainer.base_model.nouns import NOUNS
@@ -215,6 +217,34 @@ def test_a_batch_is_full_enough_and_always_the_same(tokenizer: Tokenizer) -> Non
     assert torch.equal(batch.chosen, again.chosen)
     assert (batch.document >= 0).float().mean() > 0.8
     assert 0 < batch.weights.sum() < len(batch.weights)
+
+
+def test_a_drill_asks_only_for_what_stands_above() -> None:
+    rng = random.Random(4)
+    for _ in range(50):
+        pieces = drill(rng).main
+        for number, piece in enumerate(pieces):
+            if piece.weight:
+                above = "".join(earlier.text for earlier in pieces[:number])
+                names = re.findall(r"[a-z]+ \d", piece.text)
+                assert all(name in above for name in names)
+
+
+def test_an_untrained_model_already_copies_a_repeated_sequence(tokenizer: Tokenizer) -> None:
+    model = build_model(tokenizer).eval()
+    generator = torch.Generator().manual_seed(0)
+    once = torch.randint(300, tokenizer.get_vocab_size(), (8, 30), generator=generator)
+    with torch.no_grad():
+        guesses = model(torch.cat([once, once], dim=1)).logits[:, 30:-1].argmax(-1)
+    assert (guesses == once[:, 1:]).float().mean() > 0.3
+
+
+def test_held_out_worlds_are_measured_by_kind_of_action(tokenizer: Tokenizer) -> None:
+    model = build_model(tokenizer, layers=2).eval()
+    samples = held_out_samples(seed=0, count=2)
+    report = transition_accuracy(model, tokenizer, samples) | action_accuracy(model, tokenizer, samples)
+    assert {"answer_exact/known", "entity_accuracy", "action_exact"} <= set(report)
+    assert all(0 <= value <= 1 for value in report.values())
 
 
 def test_the_saved_model_loads_as_an_ordinary_llama(tokenizer: Tokenizer, tmp_path: Path) -> None:

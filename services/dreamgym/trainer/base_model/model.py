@@ -66,7 +66,7 @@ def _start_induction(model: Any) -> None:
     seen = constant / EMBEDDING_STD
     basis = torch.zeros(3 * HEAD, WIDTH)
     basis[:, 1:] = torch.linalg.qr(torch.randn(WIDTH - 1, 3 * HEAD)).Q.T
-    read, written, copied = basis.split(HEAD)
+    read, written, copied = basis[:HEAD], basis[HEAD : 2 * HEAD], basis[2 * HEAD :]
     first, second = model.model.layers[0].self_attn, model.model.layers[1].self_attn
     angles = ROPE_THETA ** (-torch.arange(HEAD // 2) / (HEAD // 2))
     used = 6
