@@ -132,6 +132,7 @@ def publish(model: Any, tokenizer: Any, out: Path, step: int, report: dict[str, 
     implementation = model.config._attn_implementation
     model.config._attn_implementation = "sdpa"
     weights = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
+    del weights["lm_head.weight"]  # tied to the embeddings
     dtype, model.config.dtype = model.config.dtype, torch.bfloat16
     model.save_pretrained(folder, state_dict=weights)
     model.config.dtype, model.config._attn_implementation = dtype, implementation

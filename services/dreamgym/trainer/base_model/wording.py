@@ -62,7 +62,7 @@ def draw_wording(rng: random.Random) -> Wording:
     return Wording(
         commands={kind: rng.choice(pool) for kind, pool in COMMANDS.items()},
         sentences={name: rng.choice(pool) for name, pool in SENTENCES.items()},
-        reasons={name: rng.choice(pool) for name, pool in REASONS.items()},
+        reasons={name: pool[0] if rng.random() < 0.6 else rng.choice(pool) for name, pool in REASONS.items()},
         transforms=transforms,
         place_classes=place_classes,
         object_classes=object_classes,
