@@ -117,6 +117,12 @@ def experience_questions(
     return sample
 
 
+def thinned(sample: Sample, most: int, rng: random.Random) -> Sample:
+    """The sample with at most `most` of its branches, drawn at random."""
+    kept = sorted(rng.sample(range(len(sample.branches)), min(most, len(sample.branches))))
+    return Sample(sample.role, sample.main, [sample.branches[i] for i in kept])
+
+
 def _things(state: str, here: str) -> list[str]:
     return [name for name in _ENTITY.findall(state) if name != here]
 
@@ -224,6 +230,8 @@ def main() -> None:
             [experience_questions(e, sheets[e["task_id"]], training, rng) for e in part]
             for part in (training, held_out[:60])
         )
+    if a.role == "experience":
+        made, tests = [thinned(m, 7, rng) for m in made], [thinned(t, 7, rng) for t in tests]
     model = load_start(a.base, tokenizer, a.seed)
     packed = [pack(tokenizer, sample) for sample in made]
     started = time.monotonic()
