@@ -37,10 +37,11 @@ def base_config(vocabulary: int, layers: int = 6) -> Any:
 
 
 def build_model(tokenizer: Tokenizer, layers: int = 6, seed: int = 0) -> Any:
-    """A fresh fp32 model with two head starts, both measured to matter at this size and budget.
+    """A fresh fp32 model with two head starts.
 
     Entity embeddings start as noun plus number, so that what is learnt about one name holds for all. Two heads start
-    as an induction pair (`_start_induction`), so that the model copies before it has learnt anything else.
+    as an induction pair (`_start_induction`), so that the model copies before it has learnt anything else: from an
+    ordinary start entity accuracy was 0.01 after 1.7 M tokens, with the pair 0.62.
     """
     torch.manual_seed(seed)
     model = LlamaForCausalLM(base_config(tokenizer.get_vocab_size(), layers))
