@@ -228,7 +228,7 @@ def main() -> None:
         sheets = world_sheets(training + held_out)
         made, tests = (
             [experience_questions(e, sheets[e["task_id"]], training, rng) for e in part]
-            for part in (training, held_out[:60])
+            for part in (training, held_out[:30])
         )
     if a.role == "experience":
         made, tests = [thinned(m, 7, rng) for m in made], [thinned(t, 7, rng) for t in tests]
