@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dreamgym.trainer.base_model.branch_packing import PackedSequence, join_row, pack_branches, prediction_targets
 from dreamgym.trainer.base_model.drills import drill
-from dreamgym.trainer.base_model.layout import Piece, Sample, draw_sample
+from dreamgym.trainer.base_model.layout import EARLY_MIXTURE, Mixture, Piece, Sample, draw_sample
 
 PAD_ID = 0
 
@@ -64,7 +64,9 @@ def pack_sample(tokenizer: Tokenizer, sample: Sample, limit: int) -> PackedSeque
     return pack_branches(ids, branches, weights)
 
 
-def draw_rows(tokenizer: Tokenizer, seed: int, rows: int, length: int, drills: float = 0.0) -> list[PackedSequence]:
+def draw_rows(
+    tokenizer: Tokenizer, seed: int, rows: int, length: int, drills: float, mixture: Mixture
+) -> list[PackedSequence]:
     """`rows` rows of fresh samples, each filled with what fits from a small pool (longest first); a share `drills` of
     the samples are drills."""
     rng = random.Random(seed)
@@ -72,7 +74,7 @@ def draw_rows(tokenizer: Tokenizer, seed: int, rows: int, length: int, drills: f
     result: list[PackedSequence] = []
     while len(result) < rows:
         while len(pool) < 24:
-            sample = drill(rng) if rng.random() < drills else draw_sample(rng)
+            sample = drill(rng) if rng.random() < drills else draw_sample(rng, mixture)
             pool.append(pack_sample(tokenizer, sample, length))
         pool.sort(key=len, reverse=True)
         room, row = length, []
@@ -85,10 +87,12 @@ def draw_rows(tokenizer: Tokenizer, seed: int, rows: int, length: int, drills: f
     return result
 
 
-def make_batch(tokenizer: Tokenizer, seed: int, rows: int, length: int, drills: float = 0.0) -> Batch:
+def make_batch(
+    tokenizer: Tokenizer, seed: int, rows: int, length: int, drills: float = 0.0, mixture: Mixture = EARLY_MIXTURE
+) -> Batch:
     """One batch by seed. Loss positions: all of weight 1, then a random part of the lightly weighted ones; K is fixed
     (45 % of the tokens), so the light ones are drawn at the rate of their weight instead of being multiplied by it."""
-    packed = draw_rows(tokenizer, seed, rows, length, drills)
+    packed = draw_rows(tokenizer, seed, rows, length, drills, mixture)
     columns = {
         name: torch.tensor(np.array([getattr(row, name) for row in packed], dtype=np.int32))
         for name in ("ids", "positions", "branch", "fork", "document")

@@ -14,6 +14,7 @@ from dreamgym.trainer.base_model.batches import encode_pieces
 from dreamgym.trainer.base_model.branch_packing import PackedSequence, attention_mask, pack_branches
 from dreamgym.trainer.base_model.drawing import draw_world
 from dreamgym.trainer.base_model.layout import Sample, experience_sample, policy_sample
+from dreamgym.trainer.base_model.phrases import REASONS
 from dreamgym.trainer.base_model.tokenizer import entity_parts
 from dreamgym.trainer.base_model.wording import draw_wording
 
@@ -46,12 +47,18 @@ def best_tokens(model: Any, packed: PackedSequence) -> Tensor:
 
 
 def transition_accuracy(model: Any, tokenizer: Tokenizer, samples: list[Sample]) -> dict[str, float]:
-    """Of the experience samples: share of answers (reasoning, next state, flag) whose every token is the likeliest
-    one, which is what greedy decoding gives; by kind of action, for what the input determines (`known`) and in all;
-    the state alone given the true reasoning; and the accuracy on entity tokens."""
+    """Of the experience samples, the share of next states and flags whose every token is the likeliest one given the
+    true reasoning, by kind of action and for what the input determines (`known`); the same with the reasoning
+    (`answer_exact`, which no model can get right throughout, since each wording words its reasons differently and
+    shows none); the accuracy on entity tokens of the answer; and on whether the action is possible."""
     entities = {ids[0] for ids in entity_parts(tokenizer)}
+    bad = {tokenizer.encode(" " + text).ids[0] for text in REASONS["bad"]}
     equals = tokenizer.encode("=").ids[0]
     hits: dict[str, list[float]] = defaultdict(list)
+
+    def refused(tokens: list[int]) -> bool:
+        return tokens[0] in bad
+
     for sample in (s for s in samples if s.role == "experience"):
         main, weights, starts = encode_pieces(tokenizer, sample.main)
         encoded = [encode_pieces(tokenizer, branch.pieces) for branch in sample.branches]
@@ -68,9 +75,9 @@ def transition_accuracy(model: Any, tokenizer: Tokenizer, samples: list[Sample])
             hits[f"answer_exact/{known}"].append(all(right))
             hits[f"state_exact/{known}"].append(all(state))
             if branch.known:
-                hits[f"answer_exact/{branch.kind}"].append(all(right))
+                hits[f"state_exact/{branch.kind}"].append(all(state))
                 hits["entity_accuracy"].extend(r for a, r in zip(answer, right, strict=True) if a in entities)
-            hits["valid_known"].append(right[0])
+            hits["refusal_told_apart"].append(refused(guess) == refused(answer))
             offset += len(ids)
     return {name: round(sum(values) / len(values), 4) for name, values in sorted(hits.items())}
 

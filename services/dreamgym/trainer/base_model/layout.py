@@ -16,6 +16,12 @@ from dreamgym.trainer.base_model.worlds import Action, Outcome, World, class_of
 CONTEXT_WEIGHT = 0.3
 """Loss weight of text that a model of this role only reads."""
 
+Mixture = tuple[float, float, float]
+"""Proportions of policy, experience and sheet samples."""
+EARLY_MIXTURE: Mixture = (0.42, 0.53, 0.05)
+LATE_MIXTURE: Mixture = (0.72, 0.25, 0.03)
+"""An experience sample has about five times as many scored tokens as a policy sample, and is learnt first."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -198,7 +204,7 @@ def reason(wording: Wording, action: Action, outcome: Outcome, after: World, hid
     return f"{line} {words['goal']}" if outcome.flag == "success" else line
 
 
-def draw_sample(rng: random.Random, mixture: tuple[float, float, float] = (0.42, 0.53, 0.05)) -> Sample:
+def draw_sample(rng: random.Random, mixture: Mixture = EARLY_MIXTURE) -> Sample:
     """One sample of a fresh wording and world: policy, experience or sheet in the given proportions."""
     role = rng.choices(("policy", "experience", "sheet"), mixture)[0]
     wording = draw_wording(rng)

@@ -24,6 +24,7 @@ from transformers import AttentionInterface
 from dreamgym.trainer.base_model.batches import Batch, make_batch
 from dreamgym.trainer.base_model.branch_packing import tree_mask
 from dreamgym.trainer.base_model.evaluate import action_accuracy, held_out_samples, transition_accuracy
+from dreamgym.trainer.base_model.layout import EARLY_MIXTURE, LATE_MIXTURE
 from dreamgym.trainer.base_model.model import build_model
 from dreamgym.trainer.base_model.tokenizer import build_tokenizer, save_tokenizer
 
@@ -40,12 +41,13 @@ class Settings:
     layers: int = 6
     lr: float = 1e-3
     muon_lr: float = 0.02
-    warmup: int = 100
+    warmup: int = 60
     final_fraction: float = 0.05
     seed: int = 1
-    drill_steps: int = 250
+    drill_steps: int = 120
     drills_first: float = 1.0
     drills: float = 0.1
+    late_step: int = 1600
     save_every_s: float = 240.0
     minutes: float = 0.0
     compiled: bool = True
@@ -66,7 +68,8 @@ class _Batches(Dataset[Batch]):
             raise IndexError(index)
         s, step = self.settings, self.first + index
         drills = s.drills_first if step < s.drill_steps else s.drills
-        return make_batch(self.tokenizer, s.seed * 1_000_003 + step, s.rows, s.length, drills)
+        mixture = EARLY_MIXTURE if step < s.late_step else LATE_MIXTURE
+        return make_batch(self.tokenizer, s.seed * 1_000_003 + step, s.rows, s.length, drills, mixture)
 
 
 def _only(items: list[Batch]) -> Batch:
@@ -132,6 +135,7 @@ def publish(model: Any, tokenizer: Any, out: Path, step: int, report: dict[str, 
     implementation = model.config._attn_implementation
     model.config._attn_implementation = "sdpa"
     weights = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
+    del weights["lm_head.weight"]  # tied to the embeddings
     dtype, model.config.dtype = model.config.dtype, torch.bfloat16
     model.save_pretrained(folder, state_dict=weights)
     model.config.dtype, model.config._attn_implementation = dtype, implementation
@@ -167,7 +171,7 @@ def pretrain(settings: Settings) -> None:
     peaks = [[group["lr"] for group in stepper.param_groups] for stepper in steppers]
     if first:
         peaks = [[settings.lr]] if len(steppers) == 1 else [[settings.muon_lr], [settings.lr]]
-    held_out = held_out_samples(seed=0, count=60)
+    held_out = held_out_samples(seed=0, count=24)
     loss_of = torch.compile(batch_loss, dynamic=False) if settings.compiled else batch_loss
     loader = DataLoader(_Batches(settings, first), batch_size=1, collate_fn=_only, num_workers=1, prefetch_factor=4)
     started = saved_at = time.monotonic()
@@ -227,7 +231,7 @@ def main() -> None:
     """Parse the command line and pretrain."""
     parser = argparse.ArgumentParser(description="Pretrain the base model on procedural text worlds.")
     parser.add_argument("--out", type=Path, default=Path("runs/base"), help="folder of checkpoints and log")
-    for name in ("steps", "rows", "length", "layers", "warmup", "drill_steps", "seed"):
+    for name in ("steps", "rows", "length", "layers", "warmup", "drill_steps", "late_step", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Settings, name))
     for name in ("lr", "muon_lr", "drills_first", "drills", "save_every_s", "minutes"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(Settings, name))

@@ -62,7 +62,7 @@ def draw_wording(rng: random.Random) -> Wording:
     return Wording(
         commands={kind: rng.choice(pool) for kind, pool in COMMANDS.items()},
         sentences={name: rng.choice(pool) for name, pool in SENTENCES.items()},
-        reasons={name: rng.choice(pool) for name, pool in REASONS.items()},
+        reasons={name: pool[0] if rng.random() < 0.6 else rng.choice(pool) for name, pool in REASONS.items()},
         transforms=transforms,
         place_classes=place_classes,
         object_classes=object_classes,
@@ -71,7 +71,7 @@ def draw_wording(rng: random.Random) -> Wording:
         article=rng.choice(("a ", "a ", "", "the ", "one ")),
         joins=rng.choice(LIST_JOINS),
         nothing=rng.choice(("nothing", "nothing", "no items", "nothing at all", "empty space")),
-        tells_commands=rng.random() < 0.5,
+        tells_commands=rng.random() < 0.65,
         tells_tools=rng.random() < 0.8,
         tells_closed=rng.random() < 0.3,
         newest_first=rng.random() < 0.25,
