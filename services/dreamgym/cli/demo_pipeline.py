@@ -44,7 +44,7 @@ def _full_stages() -> list[Stage]:
             "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
         },
         {"kind": "measure_fidelity", "max_episodes": 30},
-        _warm_start(demonstrations=250, epochs=12, time_limit_s=120),
+        _warm_start(demonstrations=280, epochs=12, time_limit_s=130),
         {"kind": "evaluate", "label": "warm start", **evaluation},
         {
             "kind": "train_policy",

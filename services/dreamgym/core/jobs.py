@@ -55,6 +55,9 @@ class TrainExperienceModel(_Spec):
     )
     world_sheet: bool = True
     reasoning: bool = True
+    renumbered_copies: int = Field(
+        2, ge=1, le=16, description="Copies of each episode, all but the first with other entity numbers."
+    )
     consistency: bool = Field(
         True, description="Hold the model's answers to rules that no accepted seed step contradicts."
     )
@@ -79,6 +82,9 @@ class TrainPolicy(_Spec):
     # Supervised warm start
     demonstrations: int = Field(120, ge=1, description="Successful seed episodes that the warm start imitates.")
     epochs: float = Field(4.0, gt=0)
+    renumbered_copies: int = Field(
+        4, ge=1, le=64, description="Copies of each demonstration, all but the first with other entity numbers."
+    )
     action_vocabulary: Literal["open", "seen"] = Field(
         "seen",
         description="Warm start only, kept by the model: `seen` lets actions hold only words of the episode and of the format.",

@@ -108,9 +108,9 @@ class PlaySessions:
             self._end(session)
             raise error_from_rpc(error, service=service) from error
         except asyncio.InvalidStateError as error:  # written to after the end
-            response = grpc.aio.EOF  # type: ignore[attr-defined]
+            response = grpc.aio.EOF
             log.info("play session lost", extra={"session": session.id, "reason": str(error)})
-        if response is grpc.aio.EOF:  # type: ignore[attr-defined]
+        if response is grpc.aio.EOF:
             cause = await error_of_call(session.call, service=service)
             self._end(session)
             raise cause

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dreamgym.core import dream_prompt
 from dreamgym.core.dream_prompt import Demonstration, Outcome
 from dreamgym.core.episodes import Episode
 from dreamgym.trainer.base_model.branch_packing import PackedSequence, pack_branches
+from dreamgym.trainer.renumbering import renumbering, texts_of, with_texts
 
 Encode = Callable[[str], list[int]]
 
@@ -56,6 +57,17 @@ def experience_sequence(
         branches.append((len(main), question + answer, [0.0] * len(question) + [1.0] * len(answer)))
         main += encode(dream_prompt.turn_text(transition.action, transition.next_state))
     return pack_branches(main, branches)
+
+
+def renumbered_annotation(annotated: AnnotatedEpisode, rng: random.Random) -> AnnotatedEpisode:
+    """The same episode in a world whose entities bear other numbers; demonstrations, from other episodes, stay."""
+    changed = renumbering([*texts_of(annotated.episode), annotated.world_sheet, *annotated.reasoning], rng)
+    return replace(
+        annotated,
+        episode=with_texts(annotated.episode, changed),
+        reasoning=tuple(changed(line) for line in annotated.reasoning),
+        world_sheet=changed(annotated.world_sheet),
+    )
 
 
 def split_heldout(episodes: Sequence[Episode], share: float) -> tuple[list[Episode], list[Episode]]:

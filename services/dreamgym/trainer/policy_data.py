@@ -27,10 +27,13 @@ def demonstration(episode: Episode, encode: Encode) -> PackedSequence:
 
 
 def choose_demonstrations(episodes: Iterable[Episode], count: int) -> list[Episode]:
-    """Successful episodes, those with the fewest refused actions first, spread over tasks; stable for the same data."""
+    """Successful episodes, those with the fewest refused actions and the shortest first, spread over tasks.
 
-    def waste(episode: Episode) -> tuple[int, str]:
-        return sum(not t.valid_action for t in episode.transitions), episode.id
+    The choice is stable for the same data.
+    """
+
+    def waste(episode: Episode) -> tuple[int, int, str]:
+        return sum(not t.valid_action for t in episode.transitions), len(episode.transitions), episode.id
 
     by_task: dict[str, list[Episode]] = {}
     for episode in episodes:

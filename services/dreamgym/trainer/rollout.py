@@ -222,7 +222,7 @@ class _Player:
 
     async def _observe(self, stream: Any) -> pb.Observation:
         response: Any = await self._within_deadline(stream.read(), "environment")
-        if response is grpc.aio.EOF:  # type: ignore[attr-defined]
+        if response is grpc.aio.EOF:
             # The stream's status says why it ended early.
             code, details = await stream.code(), await stream.details()
             raise DreamGymError(f"The episode's stream ended early: {code.name} {details}.", remedy="See its log.")

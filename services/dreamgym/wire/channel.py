@@ -53,21 +53,21 @@ class _Token:
         self.token = token
 
 
-class _UnaryUnary(_Token, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+class _UnaryUnary(_Token, grpc.aio.UnaryUnaryClientInterceptor):
     async def intercept_unary_unary(self, continuation, client_call_details, request):  # type: ignore[no-untyped-def]
         return await continuation(_with_token(client_call_details, self.token), request)
 
 
-class _UnaryStream(_Token, grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+class _UnaryStream(_Token, grpc.aio.UnaryStreamClientInterceptor):
     async def intercept_unary_stream(self, continuation, client_call_details, request):  # type: ignore[no-untyped-def]
         return await continuation(_with_token(client_call_details, self.token), request)
 
 
-class _Stream(_Token, grpc.aio.StreamUnaryClientInterceptor):  # type: ignore[type-arg]
+class _Stream(_Token, grpc.aio.StreamUnaryClientInterceptor):
     async def intercept_stream_unary(self, continuation, client_call_details, request):  # type: ignore[no-untyped-def]
         return await continuation(_with_token(client_call_details, self.token), request)
 
 
-class _Bidi(_Token, grpc.aio.StreamStreamClientInterceptor):  # type: ignore[type-arg]
+class _Bidi(_Token, grpc.aio.StreamStreamClientInterceptor):
     async def intercept_stream_stream(self, continuation, client_call_details, request):  # type: ignore[no-untyped-def]
         return await continuation(_with_token(client_call_details, self.token), request)

@@ -25,7 +25,7 @@ CALLS = Counter("dreamgym_rpc_total", "Finished calls by method and outcome.", [
 _OPEN_PREFIXES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 
 
-class Boundary(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class Boundary(grpc.aio.ServerInterceptor):
     """Checks the service token and turns a `DreamGymError` into its gRPC status; counts every call."""
 
     def __init__(self, token: str) -> None:
@@ -113,7 +113,7 @@ async def start_server(
     server = grpc.aio.server(options=OPTIONS, interceptors=[Boundary(token)])
     for add in register:
         add(server)
-    checker: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    checker: Any = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     for name in ("", *service_names):
         await checker.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -15,7 +15,13 @@ from dreamgym.core.errors import InvalidInputError
 from dreamgym.core.jobs import TrainExperienceModel
 from dreamgym.inference.local_model import load_tokenizer
 from dreamgym.trainer.checkpoints import StageCheckpoints
-from dreamgym.trainer.experience_data import AnnotatedEpisode, experience_sequence, split_heldout, worlds_of
+from dreamgym.trainer.experience_data import (
+    AnnotatedEpisode,
+    experience_sequence,
+    renumbered_annotation,
+    split_heldout,
+    worlds_of,
+)
 from dreamgym.trainer.model_files import hash_of
 from dreamgym.trainer.stages.context import StageContext
 from dreamgym.trainer.supervised import train_supervised
@@ -50,13 +56,18 @@ async def run(context: StageContext, spec: TrainExperienceModel) -> dict[str, An
         return list(tokenizer.encode(text, add_special_tokens=False))
 
     rng = random.Random(f"{context.session.seed}:demonstrations")
-    sequences = [experience_sequence(item, encode, rng, reasoning=spec.reasoning) for item in annotated]
+    count = max(1, min(spec.renumbered_copies, round(spec.epochs)))
+    sequences = [
+        experience_sequence(copy, encode, rng, reasoning=spec.reasoning)
+        for item in annotated
+        for copy in [item, *(renumbered_annotation(item, rng) for _ in range(1, count))]
+    ]
     trained = await train_supervised(
         context,
         parent,
         sequences,
         spec.optimizer,
-        epochs=spec.epochs,
+        epochs=spec.epochs / count,
         pad_id=0,
         time_limit_s=spec.time_limit_s,
         name="experience_loss",

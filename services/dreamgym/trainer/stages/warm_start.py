@@ -11,6 +11,7 @@ from dreamgym.inference.local_model import load_tokenizer
 from dreamgym.trainer.checkpoints import StageCheckpoints
 from dreamgym.trainer.model_files import hash_of, vocabulary_size
 from dreamgym.trainer.policy_data import choose_demonstrations, demonstration
+from dreamgym.trainer.renumbering import copies
 from dreamgym.trainer.stages.context import StageContext
 from dreamgym.trainer.supervised import train_supervised
 
@@ -29,13 +30,15 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
 
-    sequences = [demonstration(episode, encode) for episode in chosen]
+    count = max(1, min(spec.renumbered_copies, round(spec.epochs)))
+    seed = f"{context.session.seed}:{context.stage}"
+    sequences = [demonstration(copy, encode) for episode in chosen for copy in copies(episode, count, seed)]
     trained = await train_supervised(
         context,
         parent,
         sequences,
         spec.optimizer,
-        epochs=spec.epochs,
+        epochs=spec.epochs / count,
         pad_id=0,
         time_limit_s=spec.time_limit_s,
         name="policy_loss",
