@@ -34,7 +34,7 @@ def pipeline(*, quick: bool = False) -> dict[str, Any]:
 
 def _full_stages() -> list[Stage]:
     """About 13 minutes on two idle cores; time limits keep it there on slower ones."""
-    evaluation: Stage = {"episodes": 60, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4}}
+    evaluation: Stage = {"episodes": 60, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4, "concurrency": 60}}
     return [
         {
             "kind": "train_experience_model",
@@ -54,7 +54,7 @@ def _full_stages() -> list[Stage]:
             "group_size": 8,
             "time_limit_s": 220,
             "optimizer": {"learning_rate": 2e-4, "warmup_steps": 4, "schedule": "constant"},
-            "rollouts": {"max_steps": MAX_STEPS, "concurrency": 64},
+            "rollouts": {"max_steps": MAX_STEPS, "concurrency": 128},
         },
         {"kind": "evaluate", "label": "after the dream", **evaluation},
         {
@@ -72,7 +72,7 @@ def _full_stages() -> list[Stage]:
 
 def _quick_stages() -> list[Stage]:
     """The same loop in under five minutes: it shows that everything works, not how well an agent can become."""
-    evaluation: Stage = {"episodes": 24, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4}}
+    evaluation: Stage = {"episodes": 24, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4, "concurrency": 60}}
     return [
         {
             "kind": "train_experience_model",

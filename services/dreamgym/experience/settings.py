@@ -16,7 +16,7 @@ class ExperienceSettings(ServiceSettings):
     """Episodes that may be open at the same time; the next one is refused with `capacity`."""
     experience_engines: int = Field(2, ge=1)
     """Model versions kept loaded; the one unused for longest leaves first."""
-    experience_slots: int = Field(32, ge=1)
+    experience_slots: int = Field(128, ge=1)
     """Sequences that the local engine decodes together."""
     experience_threads: int = Field(1, ge=1)
     """CPU threads of the local engine."""

@@ -34,6 +34,8 @@ from dreamgym.inference.local_model import (
 log = logging.getLogger(__name__)
 GATHER_S = 0.004
 """How long the worker waits for more requests before it starts a batch."""
+SHRINK_AT = 0.5
+"""A batch drops its finished rows when no more than this share is still decoding."""
 
 
 @dataclass
@@ -205,17 +207,21 @@ class LocalEngine:
         longest = max(len(row.ids) + row.request.max_new_tokens for row in rows)
         buffer = self._buffer(rows, longest)
         logits = self._prefill(rows, buffer)
+        present = rows  # the rows that the buffer holds
         active = list(range(len(rows)))
         while True:
-            chosen = self._sample(rows, active, logits)
-            # Rows that stopped keep their place and are masked out; when most are done the batch is not worth shrinking,
-            # because completions are short.
-            still = [i for i in active if not rows[i].finish]
-            if not still:
+            chosen = self._sample(present, active, logits)
+            active = [i for i in active if not present[i].finish]
+            if not active:
                 break
-            logits = self._decode_step(rows, buffer, chosen)
-            active = still
-        self._close_rows(rows, buffer)
+            if len(active) <= SHRINK_AT * len(present):
+                # Rows that stopped cost as much as the others; a copy of the rest is cheaper than carrying them along.
+                self._close_rows([present[i] for i in range(len(present)) if present[i].finish], buffer, present)
+                buffer.data, chosen = buffer.data[:, :, active].clone(), chosen[active]
+                present, active = [present[i] for i in active], list(range(len(active)))
+            logits = self._decode_step(present, buffer, chosen)
+        self._close_rows(present, buffer, present)
+        self.counters["batches"] += 1
         return [
             Generation(
                 token_ids=row.new_ids,
@@ -224,9 +230,8 @@ class LocalEngine:
                 model_version=self._version,
                 prompt_tokens=len(row.request.prompt_ids),
                 cached_tokens=row.cached,
-                text=self.decode(
-                    row.new_ids
-                ),  # `row.text` is made token by token, and a token may be part of a character
+                # Not `row.text`, which is made token by token: a token may be a part of a character.
+                text=self.decode(row.new_ids),
             )
             for row in rows
         ]
@@ -315,9 +320,11 @@ class LocalEngine:
             chosen[i] = token
         return chosen
 
-    def _close_rows(self, rows: list[_Row], buffer: KeyValueBuffer) -> None:
-        """Keep each session's cache; the last sampled token was never fed, so it is not in it."""
-        for i, row in enumerate(rows):
+    def _close_rows(self, rows: list[_Row], buffer: KeyValueBuffer, present: list[_Row]) -> None:
+        """Keep the caches of `rows`; the last sampled token was never fed, so it is not in them."""
+        places = {id(row): place for place, row in enumerate(present)}
+        for row in rows:
+            i = places[id(row)]
             ids = row.ids + row.new_ids[:-1]
             cache = buffer.data[:, :, i, :, : len(ids)].clone()
             self._sessions[row.request.session] = _Session(ids=ids, cache=cache)
@@ -325,7 +332,6 @@ class LocalEngine:
             self.counters["prompt_tokens"] += len(row.ids)
             self.counters["cached_tokens"] += row.cached
             self.counters["completion_tokens"] += len(row.new_ids)
-        self.counters["batches"] += 1
         while len(self._sessions) > self._kept:
             self._sessions.popitem(last=False)
 

@@ -8,7 +8,7 @@ from dreamgym.wire.settings import ServiceSettings
 class TrainerSettings(ServiceSettings):
     trainer_threads: int = 2
     """Torch threads of an update; rollouts use one thread, since the experience model runs beside them."""
-    trainer_slots: int = 64
+    trainer_slots: int = 128
     """Episodes that the policy engine decodes in one batch."""
     heartbeat_s: float = 2.0
     """Interval of heartbeats; metrics and events travel with them."""
