@@ -76,7 +76,7 @@ class LocalEngine:
         model_version: str,
         *,
         slots: int = 64,
-        sessions: int = 1024,
+        sessions: int = 256,
         threads: int = 1,
         context_window: int | None = None,
         dtype: torch.dtype = torch.bfloat16,

@@ -14,10 +14,8 @@ from torch import Tensor
 from dreamgym.trainer.advantages import group_advantages, policy_loss
 from dreamgym.trainer.policy_data import sampled_sequence
 from dreamgym.trainer.rollout import PlayedEpisode
-from dreamgym.trainer.rows import RowBatch, Vocabulary, plan_batches, stack_rows
+from dreamgym.trainer.rows import RowBatch, Vocabulary, micro_batches, plan_batches, stack_rows
 from dreamgym.trainer.training_state import TrainingState, target_logprobs
-
-MICRO_BATCH_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def update_policy(
     lengths = [len(sequence) for sequence in sequences]
     per_step = max(1024, math.ceil(sum(lengths) / settings.minibatches))
     steps = [
-        [_part(scored, stack_rows(sequences, rows, 0, settings.vocabulary)) for rows in _micro_batches(batch, lengths)]
+        [_part(scored, stack_rows(sequences, rows, 0, settings.vocabulary)) for rows in micro_batches(batch, lengths)]
         for batch in plan_batches(lengths, per_step, rng)
     ]
     totals = dict.fromkeys(("loss", "kl", "entropy", "gradient_norm", "clip_fraction", "sampler_ratio"), 0.0)
@@ -146,20 +144,6 @@ def update_policy(
         for name, place in (("kl", 0), ("clip_fraction", 1), ("sampler_ratio", 2)):
             totals[name] += sum(row[place] for row in statistics) / len(steps)
     return totals
-
-
-def _micro_batches(rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[list[int]]]:
-    """Split an optimiser step's rows so that one forward pass holds at most `MICRO_BATCH_TOKENS`."""
-    parts: list[list[list[int]]] = [[]]
-    size = 0
-    for members in rows:
-        length = sum(lengths[i] for i in members)
-        if parts[-1] and size + length > MICRO_BATCH_TOKENS:
-            parts.append([])
-            size = 0
-        parts[-1].append(list(members))
-        size += length
-    return parts
 
 
 def _part(scored: Scored, batch: RowBatch) -> _Part:

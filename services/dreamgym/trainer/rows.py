@@ -15,6 +15,8 @@ from torch import Tensor
 from dreamgym.trainer.base_model.branch_packing import PackedSequence, join_row, prediction_targets, tree_mask
 
 ROW_TOKENS = 1024
+MICRO_BATCH_TOKENS = 4096
+"""Tokens of one forward and backward pass; an optimiser step adds up several. Bounds memory, not the result."""
 
 
 @dataclass
@@ -76,6 +78,20 @@ def plan_batches(
         room -= size
     rng.shuffle(batches)
     return batches
+
+
+def micro_batches(rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[list[int]]]:
+    """Split an optimiser step's rows so that one forward pass holds at most `MICRO_BATCH_TOKENS`."""
+    parts: list[list[list[int]]] = [[]]
+    size = 0
+    for members in rows:
+        length = sum(lengths[i] for i in members)
+        if parts[-1] and size + length > MICRO_BATCH_TOKENS:
+            parts.append([])
+            size = 0
+        parts[-1].append(list(members))
+        size += length
+    return parts
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from dreamgym.core.jobs import Optimizer
 from dreamgym.trainer.base_model.branch_packing import PackedSequence
 from dreamgym.trainer.checkpoints import StageCheckpoints
-from dreamgym.trainer.rows import RowBatch, Vocabulary, plan_batches, stack_rows
+from dreamgym.trainer.rows import RowBatch, Vocabulary, micro_batches, plan_batches, stack_rows
 from dreamgym.trainer.stages.context import ModelReference, StageContext, Stopwatch
 from dreamgym.trainer.training_state import TrainingState
 
@@ -86,10 +87,13 @@ async def train_supervised(
         plan = plan_batches(
             lengths, optimizer.tokens_per_batch, random.Random(f"{context.session.seed}:{context.stage}:{epoch}")
         )
-        batch = stack_rows(sequences, plan[min(place, len(plan) - 1)], pad_id, vocabulary)
-        loss, norm = await context.in_thread(_step, state, batch)
+        parts = [
+            stack_rows(sequences, rows, pad_id, vocabulary)
+            for rows in micro_batches(plan[min(place, len(plan) - 1)], lengths)
+        ]
+        loss, norm = await context.in_thread(_step, state, parts)
         done += 1
-        run.tokens += batch.tokens
+        run.tokens += sum(part.tokens for part in parts)
         run.losses.append(loss)
         context.metric(name, done, loss)
         context.metric("gradient_norm", done, norm)
@@ -106,10 +110,13 @@ async def train_supervised(
     return run
 
 
-def _step(state: TrainingState, batch: RowBatch) -> tuple[float, float]:
-    def loss() -> torch.Tensor:
-        logprobs, _ = state.target_logprobs(batch)
-        weights = batch.weights_BT[batch.weights_BT > 0]
-        return -(logprobs * weights).sum() / weights.sum()
+def _step(state: TrainingState, parts: Sequence[RowBatch]) -> tuple[float, float]:
+    """One optimiser step: the weighted mean over all parts' targets, computed part by part."""
+    total = sum(float(part.weights_BT.sum()) for part in parts)
 
-    return state.apply([loss])
+    def loss_of(part: RowBatch) -> torch.Tensor:
+        logprobs, _ = state.target_logprobs(part)
+        weights = part.weights_BT[part.weights_BT > 0]
+        return -(logprobs * weights).sum() / total
+
+    return state.apply([partial(loss_of, part) for part in parts])

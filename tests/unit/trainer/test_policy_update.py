@@ -144,7 +144,7 @@ def test_averages_do_not_depend_on_how_the_tokens_are_split(
     scored = score_groups([long], SETTINGS)
     settings = replace(SETTINGS, minibatches=2)
     whole = update_policy(make_state(), None, scored, settings, random.Random(0))
-    monkeypatch.setattr("dreamgym.trainer.policy_update.MICRO_BATCH_TOKENS", 800)
+    monkeypatch.setattr("dreamgym.trainer.rows.MICRO_BATCH_TOKENS", 800)
     split = update_policy(make_state(), None, scored, settings, random.Random(0))
     assert split == pytest.approx(whole, rel=0.02, abs=1e-3)
     assert 0 < split["entropy"] <= math.log(256)
