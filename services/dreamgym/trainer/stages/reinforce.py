@@ -240,6 +240,7 @@ async def _iterate(
     rng = random.Random(seed_of(context.session.seed, stage, number, "update"))
     numbers = await context.in_thread(update_policy, state, reference, scored, plan.update, rng)
     counted = [episode for episode in played if episode.counts]
+    cut_off = sum(e.termination is TerminationReason.BUDGET for e in played)
     steps = sum(len(episode.transitions) for episode in counted)
     progress.episodes += len(played)
     progress.transitions += sum(len(episode.transitions) for episode in played)
@@ -255,7 +256,9 @@ async def _iterate(
         "groups_used": scored.groups_used,
         "groups_zero_variance": scored.groups_zero_variance,
         "groups_incomplete": scored.groups_incomplete,
-        "failed_episodes": len(played) - len(counted),
+        # An episode that the budget cut off did not fail: it is left out, and counted apart.
+        "failed_episodes": len(played) - len(counted) - cut_off,
+        "cut_off_by_budget": cut_off,
         "synthetic_tasks": sum(bool(task.parent_id) for task in tasks),
         "rollout_seconds": played_at - started,
         "update_seconds": time.monotonic() - played_at,
