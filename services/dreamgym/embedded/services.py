@@ -24,6 +24,8 @@ _KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(4 * 1024**3),
     "MALLOC_TRIM_THRESHOLD_": str(8 * 1024**3),
     "MALLOC_TOP_PAD_": str(64 * 1024**2),
+    # One arena: what one thread freed serves the next, instead of every thread's arena keeping its own peak.
+    "MALLOC_ARENA_MAX": "1",
 }
 
 
