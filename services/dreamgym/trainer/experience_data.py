@@ -41,7 +41,7 @@ def experience_sequence(
     rng: random.Random,
     *,
     reasoning: bool = True,
-    keep_demonstrations: float = 0.4,
+    keep_demonstrations: float = 0.75,
 ) -> PackedSequence:
     """Pack an episode. Demonstrations are dropped for some steps, so that the model does not depend on them alone."""
     episode = annotated.episode
