@@ -72,13 +72,13 @@ def _full_stages() -> list[Stage]:
 
 def _quick_stages() -> list[Stage]:
     """The same loop in under five minutes: it shows that everything works, not how well an agent can become."""
-    evaluation: Stage = {"episodes": 24, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4, "concurrency": 60}}
+    evaluation: Stage = {"episodes": 16, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4, "concurrency": 60}}
     return [
         {
             "kind": "train_experience_model",
             "epochs": 1,
             "heldout_share": 0.08,
-            "time_limit_s": 60,
+            "time_limit_s": 45,
             "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
         },
         {"kind": "measure_fidelity", "max_episodes": 12},
@@ -90,7 +90,7 @@ def _quick_stages() -> list[Stage]:
             "iterations": 3,
             "tasks_per_iteration": 8,
             "group_size": 4,
-            "time_limit_s": 60,
+            "time_limit_s": 40,
             "rollouts": {"max_steps": MAX_STEPS},
         },
         {"kind": "evaluate", "label": "after the dream", **evaluation},
