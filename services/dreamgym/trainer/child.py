@@ -16,14 +16,13 @@ import sys
 import torch
 
 from dreamgym.core.errors import ConflictError, DreamGymError, LeaseLostError, NotFoundError, UnavailableError
+from dreamgym.trainer.exit_status import ENDED, HELD_ELSEWHERE, NO_GATEWAY
 from dreamgym.trainer.session import JobSession, StopRequestedError
 from dreamgym.trainer.settings import TrainerSettings
 from dreamgym.trainer.stages.run import run_stages
 from dreamgym.wire.logs import bound, configure_logs
 
 log = logging.getLogger("dreamgym.trainer")
-
-ENDED, HELD_ELSEWHERE, NO_GATEWAY = 0, 3, 4
 
 
 async def run(job_id: str, celery_task_id: str, supervisor: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dreamgym.core import policy_prompt
 from dreamgym.core.episodes import Episode
-from dreamgym.trainer.base_model.branch_packing import PackedSequence, pack_branches
+from dreamgym.trainer.branch_packing import PackedSequence, pack_branches
 
 Encode = Callable[[str], list[int]]
 

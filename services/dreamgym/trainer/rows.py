@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dreamgym.trainer.base_model.branch_packing import PackedSequence, join_row, prediction_targets, tree_mask
+from dreamgym.trainer.branch_packing import PackedSequence, join_row, prediction_targets, tree_mask
 
 ROW_TOKENS = 1024
 MICRO_BATCH_TOKENS = 4096

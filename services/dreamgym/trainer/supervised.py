@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dreamgym.core.jobs import Optimizer
-from dreamgym.trainer.base_model.branch_packing import PackedSequence
+from dreamgym.trainer.branch_packing import PackedSequence
 from dreamgym.trainer.checkpoints import StageCheckpoints
 from dreamgym.trainer.rows import RowBatch, Vocabulary, micro_batches, plan_batches, stack_rows
 from dreamgym.trainer.stages.context import ModelReference, StageContext, Stopwatch

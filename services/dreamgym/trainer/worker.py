@@ -17,6 +17,7 @@ from typing import Any
 from celery import Celery
 from celery.signals import setup_logging
 
+from dreamgym.trainer.exit_status import ENDED, HELD_ELSEWHERE, NO_GATEWAY
 from dreamgym.trainer.settings import TrainerSettings
 from dreamgym.wire.logs import bound, configure_logs
 
@@ -35,8 +36,6 @@ app.conf.update(
     # A task longer than this is delivered a second time; the lease in Postgres refuses the second copy.
     broker_transport_options={"visibility_timeout": 3600, "unacked_restore_interval": 5, "unacked_restore_throttle": 1},
 )
-
-ENDED, HELD_ELSEWHERE, NO_GATEWAY = 0, 3, 4
 
 
 @setup_logging.connect  # type: ignore[untyped-decorator, unused-ignore]

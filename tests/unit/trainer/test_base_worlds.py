@@ -14,12 +14,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from dreamgym.trainer.base_model import phrases
 from dreamgym.trainer.base_model.actors import play, random_action
 from dreamgym.trainer.base_model.batches import encode_pieces, make_batch, pack_sample
-from dreamgym.trainer.base_model.branch_packing import (
-    attention_mask,
-    join_row,
-    pack_branches,
-    prediction_targets,
-)
 from dreamgym.trainer.base_model.drawing import draw_world
 from dreamgym.trainer.base_model.drills import drill
 from dreamgym.trainer.base_model.evaluate import action_accuracy, held_out_samples, transition_accuracy
@@ -30,6 +24,12 @@ from dreamgym.trainer.base_model.rollout import commands_of
 from dreamgym.trainer.base_model.tokenizer import build_tokenizer, entity_parts, save_tokenizer
 from dreamgym.trainer.base_model.wording import draw_wording
 from dreamgym.trainer.base_model.worlds import World
+from dreamgym.trainer.branch_packing import (
+    attention_mask,
+    join_row,
+    pack_branches,
+    prediction_targets,
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dreamgym.inference.local_model import load_model
-from dreamgym.trainer.base_model.branch_packing import pack_branches
+from dreamgym.trainer.branch_packing import pack_branches
 from dreamgym.trainer.rows import plan_batches, plan_rows, stack_rows
 from dreamgym.trainer.training_state import target_logprobs
 

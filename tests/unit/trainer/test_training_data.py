@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dreamgym.core import policy_prompt
 from dreamgym.core.dream_prompt import Demonstration, parse_answer
 from dreamgym.core.episodes import Episode, TerminationReason
-from dreamgym.trainer.base_model.branch_packing import PackedSequence, prediction_targets
+from dreamgym.trainer.branch_packing import PackedSequence, prediction_targets
 from dreamgym.trainer.experience_data import (
     AnnotatedEpisode,
     experience_sequence,

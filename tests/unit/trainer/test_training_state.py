@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dreamgym.inference.model_store import MARKER, ModelStore
-from dreamgym.trainer.base_model.branch_packing import pack_branches
+from dreamgym.trainer.branch_packing import pack_branches
 from dreamgym.trainer.checkpoints import StageCheckpoints
 from dreamgym.trainer.rows import RowBatch, stack_rows
 from dreamgym.trainer.training_state import TrainingState

@@ -13,9 +13,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dreamgym.trainer.base_model.branch_packing import PackedSequence, join_row, pack_branches, prediction_targets
 from dreamgym.trainer.base_model.drills import drill
 from dreamgym.trainer.base_model.layout import EARLY_MIXTURE, Mixture, Piece, Sample, draw_sample
+from dreamgym.trainer.branch_packing import PackedSequence, join_row, pack_branches, prediction_targets
 
 PAD_ID = 0
 

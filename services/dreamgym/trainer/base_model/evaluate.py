@@ -11,12 +11,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from dreamgym.trainer.base_model.batches import encode_pieces
-from dreamgym.trainer.base_model.branch_packing import PackedSequence, attention_mask, pack_branches
 from dreamgym.trainer.base_model.drawing import draw_world
 from dreamgym.trainer.base_model.layout import Sample, experience_sample, policy_sample
 from dreamgym.trainer.base_model.phrases import REASONS
 from dreamgym.trainer.base_model.tokenizer import entity_parts
 from dreamgym.trainer.base_model.wording import draw_wording
+from dreamgym.trainer.branch_packing import PackedSequence, attention_mask, pack_branches
 
 HELD_OUT_SEEDS = 900_000_000
 """Seeds from here on are never trained on: their wordings, nouns and worlds are new combinations."""

@@ -22,11 +22,11 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import AttentionInterface
 
 from dreamgym.trainer.base_model.batches import Batch, make_batch
-from dreamgym.trainer.base_model.branch_packing import tree_mask
 from dreamgym.trainer.base_model.evaluate import action_accuracy, held_out_samples, transition_accuracy
 from dreamgym.trainer.base_model.layout import EARLY_MIXTURE, LATE_MIXTURE
 from dreamgym.trainer.base_model.model import build_model
 from dreamgym.trainer.base_model.tokenizer import build_tokenizer, save_tokenizer
+from dreamgym.trainer.branch_packing import tree_mask
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,16 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from dreamgym.trainer.base_model.batches import encode_pieces
-from dreamgym.trainer.base_model.branch_packing import (
+from dreamgym.trainer.base_model.evaluate import action_accuracy, transition_accuracy
+from dreamgym.trainer.base_model.layout import Branch, Piece, Sample
+from dreamgym.trainer.base_model.model import build_model
+from dreamgym.trainer.branch_packing import (
     PackedSequence,
     join_row,
     pack_branches,
     prediction_targets,
     tree_mask,
 )
-from dreamgym.trainer.base_model.evaluate import action_accuracy, transition_accuracy
-from dreamgym.trainer.base_model.layout import Branch, Piece, Sample
-from dreamgym.trainer.base_model.model import build_model
 
 _ENTITY = re.compile(r"\b[a-z]+ \d+\b")
 
