@@ -73,11 +73,22 @@ class MeasureFidelity(_Spec):
     retrieved_per_step: int | None = Field(None, ge=0, le=16)
 
 
-class TrainPolicy(_Spec):
+class _Reinforcement(_Spec):
+    """What shapes the policy loss, in the dream and in reality alike (METHOD section 6)."""
+
+    policy: str = "latest"
+    kl_coefficient: float = Field(0.01, ge=0)
+    clip_low: float = Field(0.2, gt=0)
+    clip_high: float = Field(0.28, gt=0)
+    normalize_std: bool = True
+    invalid_action_penalty: float = Field(0.1, ge=0)
+    time_limit_s: float | None = Field(None, gt=0)
+
+
+class TrainPolicy(_Reinforcement):
     kind: Literal["train_policy"] = "train_policy"
     algorithm: Literal["sft", "grpo"] = "grpo"
     source: Literal["dream", "real"] = "dream"
-    policy: str = "latest"
     experience_model: str = "latest"
     # Supervised warm start
     demonstrations: int = Field(120, ge=1, description="Successful seed episodes that the warm start imitates.")
@@ -93,11 +104,6 @@ class TrainPolicy(_Spec):
     iterations: int = Field(10, ge=1)
     tasks_per_iteration: int = Field(16, ge=1)
     group_size: int = Field(8, ge=2, description="n: rollouts of one task under one policy version.")
-    kl_coefficient: float = Field(0.01, ge=0)
-    clip_low: float = Field(0.2, gt=0)
-    clip_high: float = Field(0.28, gt=0)
-    normalize_std: bool = True
-    invalid_action_penalty: float = Field(0.1, ge=0)
     minibatches: int = Field(4, ge=1, description="Optimiser steps of one pass over an iteration's episodes.")
     synthetic_share: Fraction = Field(0.25, description="lambda: largest share of generated tasks in an iteration.")
     self_judged: bool = Field(False, description="Ignore success criteria and trust the model's own flag (ablation).")
@@ -107,7 +113,6 @@ class TrainPolicy(_Spec):
     canary_every: int = Field(0, ge=0, description="Iterations between canaries in the real engine; 0: none.")
     canary_episodes: int = Field(16, ge=1)
     canary_max_gap: Fraction = Field(0.2, description="Dream minus real success at which the canary stops the run.")
-    time_limit_s: float | None = Field(None, gt=0)
     optimizer: Optimizer = Optimizer(learning_rate=1e-4, warmup_steps=3, schedule="constant")
     rollouts: Rollouts = Rollouts()
 
@@ -125,22 +130,15 @@ class Evaluate(_Spec):
     rollouts: Rollouts = Rollouts(temperature=0.4)
 
 
-class SimToReal(_Spec):
+class SimToReal(_Reinforcement):
     """Continue RL on the real environment with a small, enforced budget of real transitions (METHOD section 7)."""
 
     kind: Literal["sim_to_real"] = "sim_to_real"
-    policy: str = "latest"
     real_transition_budget: int = Field(600, ge=1)
     tasks_per_iteration: int = Field(4, ge=1)
     group_size: int = Field(6, ge=2)
     iterations: int = Field(50, ge=1, description="Upper limit; the budget usually ends the stage first.")
-    kl_coefficient: float = Field(0.01, ge=0)
-    clip_low: float = Field(0.2, gt=0)
-    clip_high: float = Field(0.28, gt=0)
-    normalize_std: bool = True
-    invalid_action_penalty: float = Field(0.1, ge=0)
     minibatches: int = Field(2, ge=1)
-    time_limit_s: float | None = Field(None, gt=0)
     optimizer: Optimizer = Optimizer(learning_rate=5e-5, warmup_steps=2, schedule="constant")
     rollouts: Rollouts = Rollouts(concurrency=4)
 
