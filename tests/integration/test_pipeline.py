@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 
@@ -173,6 +175,20 @@ def test_rollouts_in_the_dream_went_through_the_experience_service(finished: dic
     assert grpo["real_transitions"] == 0
     assert grpo["episodes"] == 2 * 3 * 3
     assert grpo["experience_model"] == _results(finished)[0]["model"]["version"]
+
+
+def test_every_service_was_called_over_grpc(platform: EmbeddedPlatform, finished: dict[str, Any]) -> None:
+    wanted = {
+        "replay": ("Replay/Append", "Replay/Search", "Replay/ListEpisodes"),
+        "experience": ("ExperienceModel/Annotate", "ExperienceModel/Predict", "Environment/Play"),
+        "curriculum": ("Curriculum/OpenRun", "Curriculum/NextTasks", "Curriculum/ReportOutcomes"),
+        "bridge": ("Environment/Play",),
+    }
+    for service, methods in wanted.items():
+        page = httpx.get(f"http://{platform.addresses[f'{service}-metrics']}/metrics").text
+        for method in methods:
+            counted = re.findall(rf'dreamgym_rpc_total{{code="\w+",method="/dreamgym.v1.{method}"}} (\d+)', page)
+            assert sum(map(int, counted)) > 0, f"{service} counted no call of {method}"
 
 
 def test_the_curriculum_kept_every_group_outcome(finished: dict[str, Any], ask: Callable[..., list[Any]]) -> None:

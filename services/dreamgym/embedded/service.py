@@ -69,6 +69,8 @@ class Service:
         self._deaths: deque[float] = deque(maxlen=spec.restart.limit)
         self._in_a_row = 0
         self._healthy_since = 0.0
+        self._next_probe = 0.0
+        self._misses = 0
         self._has_been_healthy = False
         self._due = 0.0
         self._detail = ""
@@ -122,8 +124,11 @@ class Service:
         elif self.state is ServiceState.HEALTHY:
             if self._in_a_row and now - self._healthy_since > self.spec.restart.window_s:
                 self._in_a_row = 0
+            if now >= self._next_probe:
+                self._check_liveness(now)
         elif (reason := probe(self.spec.health)) is None:
             self._healthy_since = now
+            self._next_probe, self._misses = now + self.spec.liveness.interval_s, 0
             self._has_been_healthy = True
             self._enter(ServiceState.HEALTHY)
         elif now > self._due:
@@ -133,6 +138,15 @@ class Service:
                 self._died(now, late)
             else:
                 self._give_up(self.failed_to_start(late))
+
+    def _check_liveness(self, now: float) -> None:
+        """A service that lives but does not answer is worse than one that died: nobody would restart it."""
+        liveness = self.spec.liveness
+        self._next_probe = now + liveness.interval_s
+        reason = probe(self.spec.health)
+        self._misses = 0 if reason is None else self._misses + 1
+        if self._misses >= liveness.misses:
+            self._died(now, f"hung: {self._misses} health checks in a row had no answer, the last one: {reason}")
 
     def _died(self, now: float, how: str) -> None:
         self._end_process()

@@ -25,6 +25,14 @@ class RestartPolicy:
 
 
 @dataclass(frozen=True)
+class Liveness:
+    """Probe a running service every `interval_s`; after `misses` probes without an answer in a row it counts as hung."""
+
+    interval_s: float = 10.0
+    misses: int = 6
+
+
+@dataclass(frozen=True)
 class ServiceSpec:
     """One supervised process.
 
@@ -38,6 +46,7 @@ class ServiceSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     depends_on: Sequence[str] = ()
     restart: RestartPolicy = RestartPolicy()
+    liveness: Liveness = Liveness()
     start_deadline_s: float = 60.0
     stop_grace_s: float = 10.0
     stop_signal: signal.Signals = signal.SIGTERM

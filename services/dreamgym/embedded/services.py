@@ -11,8 +11,8 @@ from dreamgym.embedded.ports import LOOPBACK
 from dreamgym.embedded.service_spec import ServiceSpec
 
 GRPC_SERVICES = ("replay", "experience", "curriculum", "bridge")
-PORTS = (*GRPC_SERVICES, "jobs", "gateway")
-"""Everything that listens, by name; `jobs` is the gateway's gRPC side."""
+PORTS = (*GRPC_SERVICES, "jobs", "gateway", *(f"{name}-metrics" for name in GRPC_SERVICES))
+"""Everything that listens, by name; `jobs` is the gateway's gRPC side, `NAME-metrics` a service's Prometheus page."""
 TRAINER_NODE = "trainer@localhost"
 QUEUE = "train"
 HEALTH_PATH = "/healthz"
@@ -88,7 +88,11 @@ def service_specs(wiring: Wiring, command: Callable[[str], Sequence[str]] = defa
             name=name,
             command=command(name),
             health=("grpc", wiring.address(name)),
-            environment={**environment, **(_KEEP_MEMORY if name == "experience" else {})},
+            environment={
+                **environment,
+                "DREAMGYM_METRICS_PORT": str(wiring.ports[f"{name}-metrics"]),
+                **(_KEEP_MEMORY if name == "experience" else {}),
+            },
             start_deadline_s=_START_DEADLINE_S,
             stop_grace_s=_DRAIN_S,
             folder=folder,

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import Counter
+from prometheus_client import Counter, start_http_server
 
 from dreamgym.core.errors import DreamGymError, UnauthenticatedError
 from dreamgym.wire.channel import OPTIONS, TOKEN_KEY
@@ -71,7 +71,10 @@ def _wrap(handler: Any, method: str, allowed: bool) -> Any:
         await check(context)
         try:
             result = await inner(request, context)
-        except (asyncio.CancelledError, grpc.aio.AbortError):
+        except asyncio.CancelledError:
+            CALLS.labels(method, "cancelled").inc()
+            raise
+        except grpc.aio.AbortError:
             raise
         except Exception as error:
             await refuse(error, context)
@@ -86,7 +89,10 @@ def _wrap(handler: Any, method: str, allowed: bool) -> Any:
             async with contextlib.aclosing(inner(request, context)) as results:
                 async for result in results:
                     yield result
-        except (asyncio.CancelledError, grpc.aio.AbortError):
+        except (asyncio.CancelledError, GeneratorExit):
+            CALLS.labels(method, "cancelled").inc()
+            raise
+        except grpc.aio.AbortError:
             raise
         except Exception as error:
             await refuse(error, context)
@@ -120,6 +126,8 @@ async def start_server(
     reflection.enable_server_reflection((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     port = server.add_insecure_port(address)
     await server.start()
+    if settings.metrics_port:
+        start_http_server(settings.metrics_port, settings.metrics_host)
     log.info("serving", extra={"address": address, "services": list(service_names)})
     return server, port
 

@@ -33,3 +33,6 @@ class ServiceSettings(BaseSettings):
     drain_s: float = 10.0
     """How long a server finishes open calls after SIGTERM."""
     log_level: str = "INFO"
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 0
+    """Port on which a gRPC service shows its Prometheus metrics over HTTP; 0: none. The gateway has them at /metrics."""

@@ -21,7 +21,7 @@ from dreamgym.embedded.errors import (
     UnknownServiceError,
 )
 from dreamgym.embedded.service import ServiceState, ServiceStatus
-from dreamgym.embedded.service_spec import RestartPolicy
+from dreamgym.embedded.service_spec import Liveness, RestartPolicy
 from dreamgym.embedded.supervisor import Supervisor
 
 FAST = RestartPolicy(initial_s=0.05, maximum_s=0.2, limit=3, window_s=60)
@@ -64,6 +64,16 @@ def test_a_killed_service_is_restarted_as_another_process(state, stub):
         supervisor.kill("store")
         second = supervisor.wait_healthy("store", other_than_pid=first)
         assert second != first
+        assert supervisor.status()["store"].restarts == 1
+
+
+def test_a_service_that_lives_but_does_not_answer_is_restarted(state, stub):
+    with Supervisor(state) as supervisor:
+        impatient = Liveness(interval_s=0.1, misses=2)
+        supervisor.start([replace(stub("store", restart=FAST), liveness=impatient, stop_grace_s=0.2)])
+        first = supervisor.pid("store")
+        supervisor.kill("store", signal.SIGSTOP)
+        supervisor.wait_healthy("store", other_than_pid=first)
         assert supervisor.status()["store"].restarts == 1
 
 
