@@ -26,6 +26,8 @@ _KEEP_MEMORY = {
     "MALLOC_TOP_PAD_": str(64 * 1024**2),
     # One arena: what one thread freed serves the next, instead of every thread's arena keeping its own peak.
     "MALLOC_ARENA_MAX": "1",
+    # Kernels that the matrix library keeps, by shape of their input: 1024 of them, its default, are gigabytes.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
 }
 
 

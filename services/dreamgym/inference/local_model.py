@@ -75,7 +75,8 @@ def hidden_states(
     hidden = decoder.embed_tokens(ids_BT)
     rows, length = ids_BT.shape
     cos, sin = decoder.rotary_emb(hidden, positions_BT)
-    mask = None if mask_BTS is None else mask_BTS[:, None]
+    # Made additive once, in the type that attention computes in: each layer would convert and keep its own otherwise.
+    mask = None if mask_BTS is None else _additive(mask_BTS, _attention_dtype(decoder.layers[0]))[:, None]
     for number, layer in enumerate(decoder.layers):
         attention = layer.self_attn
         normed = layer.input_layernorm(hidden)
@@ -92,3 +93,16 @@ def hidden_states(
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
     normed_out: Tensor = decoder.norm(hidden)
     return normed_out
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where the mask is True, minus infinity elsewhere."""
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
+
+
+def _attention_dtype(layer: Any) -> torch.dtype:
+    """What the projections answer: autocast's type where it is on, else that of the weights."""
+    if torch.is_autocast_enabled("cpu"):
+        return torch.get_autocast_dtype("cpu")
+    dtype: torch.dtype = layer.self_attn.q_proj.weight.dtype
+    return dtype

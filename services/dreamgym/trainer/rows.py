@@ -15,6 +15,9 @@ from torch import Tensor
 from dreamgym.trainer.branch_packing import PackedSequence, join_row, prediction_targets, tree_mask
 
 ROW_TOKENS = 1024
+LENGTH_MULTIPLE = 64
+"""Rows are padded to a multiple of this. Each new shape makes the matrix library build and keep kernels for it: with every
+length of its own an update took a quarter more time and its memory grew from step to step."""
 MICRO_BATCH_TOKENS = 4096
 """Tokens of one forward and backward pass; an optimiser step adds up several. Bounds memory, not the result."""
 
@@ -109,7 +112,8 @@ def stack_rows(
     vocabulary: Vocabulary | None = None,
 ) -> RowBatch:
     """Tensors of the planned rows; with a vocabulary, targets are predicted among seen and format tokens only."""
-    length = max(sum(len(sequences[i]) for i in members) for members in rows)
+    longest = max(sum(len(sequences[i]) for i in members) for members in rows)
+    length = -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     joined = [join_row([sequences[i] for i in members], length, pad_id) for members in rows]
     columns = [
         torch.tensor([getattr(row, name) for row in joined]) for name in ("positions", "branch", "fork", "document")

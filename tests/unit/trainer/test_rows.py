@@ -62,7 +62,7 @@ def test_a_sequences_logprobs_do_not_depend_on_its_neighbours(tiny_model: Path) 
         for size in (7, 12, 20)
     ]
     together = stack_rows(sequences, [[2, 0], [1]], pad_id=0)
-    assert together.ids_BT.shape == (2, 37)
+    assert together.ids_BT.shape == (2, 64), "37 tokens, and padding up to the next multiple of 64"
     with torch.no_grad():
         laid, _ = target_logprobs(model, together)
         apart = [target_logprobs(model, stack_rows(sequences, [[i]], pad_id=0))[0] for i in (2, 0, 1)]
