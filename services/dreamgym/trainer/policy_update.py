@@ -67,7 +67,11 @@ def returns_of(episode: PlayedEpisode, invalid_action_penalty: float) -> float:
 
 
 def score_groups(groups: Sequence[Sequence[PlayedEpisode]], settings: UpdateSettings) -> Scored:
-    """Group advantages over the episodes that count; groups left with fewer than two are incomplete."""
+    """Group advantages over the episodes that count; groups left with fewer than two are incomplete.
+
+    A group whose *outcomes* are all equal leaves the loss, whatever its penalties: scaled to unit deviation, a small
+    penalty alone would otherwise drive the policy, toward doing nothing that can be refused.
+    """
     scored: list[ScoredEpisode] = []
     used = zero = incomplete = 0
     rewards_seen: list[float] = []
@@ -78,10 +82,10 @@ def score_groups(groups: Sequence[Sequence[PlayedEpisode]], settings: UpdateSett
             continue
         rewards = [returns_of(episode, settings.invalid_action_penalty) for episode in counted]
         rewards_seen += rewards
-        advantages = group_advantages(rewards, normalize_std=settings.normalize_std)
-        if not any(advantages):
+        if len({episode.success for episode in counted}) == 1:
             zero += 1
             continue
+        advantages = group_advantages(rewards, normalize_std=settings.normalize_std)
         used += 1
         scored += [ScoredEpisode(e, a) for e, a in zip(counted, advantages, strict=True) if a]
     mean = sum(rewards_seen) / len(rewards_seen) if rewards_seen else 0.0

@@ -101,6 +101,12 @@ def test_a_group_without_variance_leaves_the_loss() -> None:
     assert scored.mean_reward == 0.25
 
 
+def test_penalties_alone_drive_no_update() -> None:
+    lost = [played("a", refused=2), played("b")]
+    scored = score_groups([lost], SETTINGS)
+    assert (scored.episodes, scored.groups_zero_variance) == ([], 1)
+
+
 @pytest.mark.parametrize("reason", [r for r in TerminationReason if not r.is_outcome])
 def test_a_failed_episode_leaves_the_group_and_is_no_zero(reason: TerminationReason) -> None:
     failed = played("failed", reason)

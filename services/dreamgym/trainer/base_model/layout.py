@@ -13,13 +13,13 @@ from dreamgym.trainer.base_model.drawing import draw_world
 from dreamgym.trainer.base_model.wording import Wording, draw_wording
 from dreamgym.trainer.base_model.worlds import Action, Outcome, World, class_of
 
-CONTEXT_WEIGHT = 0.3
+CONTEXT_WEIGHT = 0.1
 """Loss weight of text that a model of this role only reads."""
 
 Mixture = tuple[float, float, float]
 """Proportions of policy, experience and sheet samples."""
 EARLY_MIXTURE: Mixture = (0.42, 0.53, 0.05)
-LATE_MIXTURE: Mixture = (0.72, 0.25, 0.03)
+LATE_MIXTURE: Mixture = (0.75, 0.22, 0.03)
 """An experience sample has about five times as many scored tokens as a policy sample, and is learnt first."""
 
 

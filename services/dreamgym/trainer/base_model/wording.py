@@ -71,7 +71,7 @@ def draw_wording(rng: random.Random) -> Wording:
         article=rng.choice(("a ", "a ", "", "the ", "one ")),
         joins=rng.choice(LIST_JOINS),
         nothing=rng.choice(("nothing", "nothing", "no items", "nothing at all", "empty space")),
-        tells_commands=rng.random() < 0.65,
+        tells_commands=rng.random() < 0.85,
         tells_tools=rng.random() < 0.8,
         tells_closed=rng.random() < 0.3,
         newest_first=rng.random() < 0.25,
