@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 ENVIRONMENT = "household"
@@ -21,6 +22,62 @@ ACTION_FORMAT = (
 Stage = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Size:
+    """What tells the quick demo from the full one; times in seconds, spent in full on two idle cores."""
+
+    experience_s: float
+    fidelity_episodes: int
+    demonstrations: int
+    epochs: float
+    warm_start_s: float
+    evaluation_episodes: int
+    iterations: int
+    tasks_per_iteration: int
+    group_size: int
+    dream_s: float
+    real_transitions: int
+    real_tasks: int
+    real_group: int
+    real_s: float
+
+
+FULL = Size(
+    experience_s=150,
+    fidelity_episodes=30,
+    demonstrations=280,
+    epochs=12,
+    warm_start_s=120,
+    evaluation_episodes=60,
+    iterations=12,
+    tasks_per_iteration=16,
+    group_size=8,
+    dream_s=190,
+    real_transitions=1000,
+    real_tasks=6,
+    real_group=6,
+    real_s=60,
+)
+"""About 13 minutes with everything around it; the time limits keep it there on slower machines."""
+QUICK = Size(
+    experience_s=45,
+    fidelity_episodes=12,
+    demonstrations=120,
+    epochs=8,
+    warm_start_s=30,
+    evaluation_episodes=16,
+    iterations=3,
+    tasks_per_iteration=8,
+    group_size=4,
+    dream_s=40,
+    real_transitions=150,
+    real_tasks=2,
+    real_group=4,
+    real_s=30,
+)
+"""The same loop in under five minutes: it shows that everything works, not how well an agent can become."""
+
+
 def pipeline(*, quick: bool = False) -> dict[str, Any]:
     """The job to launch. Every evaluation plays the same held-out tasks, so that stages can be compared task by task."""
     return {
@@ -28,91 +85,54 @@ def pipeline(*, quick: bool = False) -> dict[str, Any]:
         "environment": ENVIRONMENT,
         "name": "demo, quick" if quick else "demo",
         "seed": 7,
-        "stages": _quick_stages() if quick else _full_stages(),
+        "stages": _stages(QUICK if quick else FULL),
     }
 
 
-def _full_stages() -> list[Stage]:
-    """About 13 minutes on two idle cores; time limits keep it there on slower ones."""
-    evaluation: Stage = {"episodes": 60, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4, "concurrency": 60}}
+def _stages(size: Size) -> list[Stage]:
     return [
         {
             "kind": "train_experience_model",
             "epochs": 2,
             "heldout_share": 0.08,
-            "time_limit_s": 150,
+            "time_limit_s": size.experience_s,
             "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
         },
-        {"kind": "measure_fidelity", "max_episodes": 30},
-        _warm_start(demonstrations=280, epochs=12, time_limit_s=120),
-        {"kind": "evaluate", "label": "warm start", **evaluation},
+        {"kind": "measure_fidelity", "max_episodes": size.fidelity_episodes},
+        {
+            "kind": "train_policy",
+            "algorithm": "sft",
+            "policy": "base",
+            "demonstrations": size.demonstrations,
+            "epochs": size.epochs,
+            "time_limit_s": size.warm_start_s,
+            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10, "tokens_per_batch": 4096},
+        },
+        _evaluation("warm start", size),
         {
             "kind": "train_policy",
             "algorithm": "grpo",
-            "iterations": 12,
-            "tasks_per_iteration": 16,
-            "group_size": 8,
-            "time_limit_s": 190,
+            "iterations": size.iterations,
+            "tasks_per_iteration": size.tasks_per_iteration,
+            "group_size": size.group_size,
+            "time_limit_s": size.dream_s,
             "optimizer": {"learning_rate": 1e-4, "warmup_steps": 4, "schedule": "constant"},
             "rollouts": {"max_steps": MAX_STEPS, "concurrency": 128, "temperature": 0.7},
         },
-        {"kind": "evaluate", "label": "after the dream", **evaluation},
+        _evaluation("after the dream", size),
         {
             "kind": "sim_to_real",
-            "real_transition_budget": 1000,
-            "tasks_per_iteration": 6,
-            "group_size": 6,
-            "time_limit_s": 60,
+            "real_transition_budget": size.real_transitions,
+            "tasks_per_iteration": size.real_tasks,
+            "group_size": size.real_group,
+            "time_limit_s": size.real_s,
             "optimizer": {"learning_rate": 1e-4, "warmup_steps": 2, "schedule": "constant"},
             "rollouts": {"max_steps": MAX_STEPS, "concurrency": 12},
         },
-        {"kind": "evaluate", "label": "after sim-to-real", **evaluation},
+        _evaluation("after sim-to-real", size),
     ]
 
 
-def _quick_stages() -> list[Stage]:
-    """The same loop in under five minutes: it shows that everything works, not how well an agent can become."""
-    evaluation: Stage = {"episodes": 16, "rollouts": {"max_steps": MAX_STEPS, "temperature": 0.4, "concurrency": 60}}
-    return [
-        {
-            "kind": "train_experience_model",
-            "epochs": 1,
-            "heldout_share": 0.08,
-            "time_limit_s": 45,
-            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
-        },
-        {"kind": "measure_fidelity", "max_episodes": 12},
-        _warm_start(demonstrations=120, epochs=8, time_limit_s=30),
-        {"kind": "evaluate", "label": "warm start", **evaluation},
-        {
-            "kind": "train_policy",
-            "algorithm": "grpo",
-            "iterations": 3,
-            "tasks_per_iteration": 8,
-            "group_size": 4,
-            "time_limit_s": 40,
-            "rollouts": {"max_steps": MAX_STEPS},
-        },
-        {"kind": "evaluate", "label": "after the dream", **evaluation},
-        {
-            "kind": "sim_to_real",
-            "real_transition_budget": 150,
-            "tasks_per_iteration": 2,
-            "group_size": 4,
-            "time_limit_s": 30,
-            "rollouts": {"max_steps": MAX_STEPS, "concurrency": 4},
-        },
-        {"kind": "evaluate", "label": "after sim-to-real", **evaluation},
-    ]
-
-
-def _warm_start(*, demonstrations: int, epochs: float, time_limit_s: float) -> Stage:
-    return {
-        "kind": "train_policy",
-        "algorithm": "sft",
-        "policy": "base",
-        "demonstrations": demonstrations,
-        "epochs": epochs,
-        "time_limit_s": time_limit_s,
-        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10, "tokens_per_batch": 4096},
-    }
+def _evaluation(label: str, size: Size) -> Stage:
+    rollouts = {"max_steps": MAX_STEPS, "temperature": 0.4, "concurrency": 60}
+    return {"kind": "evaluate", "label": label, "episodes": size.evaluation_episodes, "rollouts": rollouts}
