@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 # Before gRPC is imported: its fork handlers write into the output of the database programs that tests start.
@@ -17,6 +18,7 @@ import pytest
 from pydantic import SecretStr
 
 from dreamgym.embedded.migrate import find_alembic_ini, migrate
+from dreamgym.embedded.platform import EmbeddedPlatform
 from dreamgym.embedded.postgres import EmbeddedPostgres
 from dreamgym.wire.channel import open_channel
 from dreamgym.wire.server import start_server
@@ -46,19 +48,39 @@ Register = Callable[[grpc.aio.Server], None]
 GrpcServer = Callable[..., Awaitable[grpc.aio.Channel]]
 
 
+@contextmanager
+def state_folder() -> Iterator[Path]:
+    """A state folder that other users can pass through: PostgreSQL runs as one when we are root (pytest's own are closed)."""
+    state = Path(tempfile.mkdtemp(prefix="dreamgym-tests-"))
+    state.chmod(0o711)
+    try:
+        yield state
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def embedded_postgres() -> Iterator[EmbeddedPostgres]:
     """A cluster for the test session, without any database of ours."""
-    # Not pytest's own folder: PostgreSQL runs as another user when we are root, and must be able to get there.
-    state = Path(tempfile.mkdtemp(prefix="dreamgym-tests-"))
-    state.chmod(0o711)
-    server = EmbeddedPostgres(state)
-    try:
-        with server:
-            yield server
-    finally:
-        server.wipe()
-        shutil.rmtree(state, ignore_errors=True)
+    with state_folder() as state:
+        server = EmbeddedPostgres(state)
+        try:
+            with server:
+                yield server
+        finally:
+            server.wipe()
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[EmbeddedPlatform]:
+    """The whole platform as `dreamgym up` starts it, for the tests of one module."""
+    with state_folder() as state:
+        embedded = EmbeddedPlatform(state, quick=True)
+        try:
+            with embedded:
+                yield embedded
+        finally:
+            embedded.wipe()
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,7 @@ import gzip
 import json
 import os
 import re
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,19 +26,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(not (BASE_FOLDER / "config.json").exists(), reason="the base checkpoint is not in the tree"),
 ]
-
-
-@pytest.fixture(scope="module")
-def platform() -> Iterator[EmbeddedPlatform]:
-    state = Path(tempfile.mkdtemp(prefix="dreamgym-pipeline-"))
-    state.chmod(0o711)
-    embedded = EmbeddedPlatform(state, quick=True)
-    try:
-        with embedded:
-            yield embedded
-    finally:
-        embedded.wipe()
-        shutil.rmtree(state, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
