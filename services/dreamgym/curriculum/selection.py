@@ -118,7 +118,8 @@ def select(
 ) -> Selection:
     """Draw at most `count` different tasks, without replacement and by weight; deterministic in (seed, iteration).
 
-    Generated tasks are at most `synthetic_share` of those chosen. Retired real tasks only fill what is left, the ones that
+    Generated tasks are at most `synthetic_share` of those chosen; variations that wait for their first try come first, since
+    they descend from tasks at the edge of what the policy can do, while most of a large pool of real tasks is not. Retired real tasks only fill what is left, the ones that
     were not seen for longest first: they show forgetting.
     """
     rng = random.Random(f"{seed}|{iteration}")
@@ -130,9 +131,11 @@ def select(
     spare = sorted((task for task in retired if not task.synthetic), key=lambda t: (t.last_iteration, keys[t.task_id]))
     real = [*(task for task in ranked if not task.synthetic), *spare]
     cap = _synthetic_cap(count, min(count, len(real)), synthetic_share)
+    fresh = [task for task in ranked if task.synthetic and not task.groups]
+    tried = [task for task in ranked if not task.synthetic or task.groups]
     chosen: list[TaskRecord] = []
     synthetic = 0
-    for task in [*ranked, *spare]:
+    for task in [*fresh, *tried, *spare]:
         if len(chosen) >= count:
             break
         if task.synthetic and synthetic >= cap:

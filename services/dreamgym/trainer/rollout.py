@@ -171,6 +171,9 @@ class _Player:
         except DreamGymError as error:
             self._fail(error)
         finally:
+            # Ends the call's own writer too, which would wait for another move for ever.
+            with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+                await stream.done_writing()
             stream.cancel()
             await self.engine.release(self.attempt.episode_id)
         self.episode.seconds = time.monotonic() - started
@@ -293,7 +296,9 @@ class _Player:
         if self.episode.failure is None:
             self.episode.failure = error
             self.episode.termination = reason or TerminationReason.INFRASTRUCTURE
-            log.warning("episode failed", extra={"episode": self.episode.id, "reason": str(error)})
+            # A spent budget is what a budget is for; the rest is worth an operator's look.
+            level = logging.INFO if self.episode.termination is TerminationReason.BUDGET else logging.WARNING
+            log.log(level, "episode left out", extra={"episode": self.episode.id, "reason": str(error)})
 
 
 def seed_of(*parts: int | str) -> int:

@@ -70,6 +70,13 @@ def test_a_task_that_was_never_won_is_unknown_and_tried_again_later() -> None:
     assert weight(twice, 6, 0.9) < weights[-1]
 
 
+def test_a_fresh_variation_is_tried_at_once_however_many_real_tasks_wait() -> None:
+    pool = [TaskRecord(f"real-{n}") for n in range(200)] + [TaskRecord("varied", generation=1)]
+    selection = select(pool, iteration=3, count=8, seed=0, synthetic_share=0.25, retire_at=0.9)
+    assert "varied" in selection.task_ids
+    assert selection.synthetic == 1
+
+
 def test_a_retired_task_comes_back_only_to_fill_what_is_left() -> None:
     sure = task("sure", (2, [1, 1, 1, 1]))
     assert standing(sure, 0.9) is Standing.RETIRED
