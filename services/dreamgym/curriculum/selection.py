@@ -119,8 +119,8 @@ def select(
     """Draw at most `count` different tasks, without replacement and by weight; deterministic in (seed, iteration).
 
     Generated tasks are at most `synthetic_share` of those chosen; variations that wait for their first try come first, since
-    they descend from tasks at the edge of what the policy can do, while most of a large pool of real tasks is not. Retired real tasks only fill what is left, the ones that
-    were not seen for longest first: they show forgetting.
+    they descend from tasks at the edge of what the policy can do, while most of a large pool of real tasks is not. Retired
+    real tasks only fill what is left, the ones that were not seen for longest first: they show forgetting.
     """
     rng = random.Random(f"{seed}|{iteration}")
     weights = {task.task_id: weight(task, iteration, retire_at) for task in tasks}
