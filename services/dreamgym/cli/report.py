@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dreamgym.cli.report_fidelity import Fidelity, read_fidelity
-from dreamgym.cli.report_pairs import Difference, paired_outcomes
 from dreamgym.cli.report_reading import count, items, number, outcomes, proportion, seconds_between, section, text
+from dreamgym.core.paired_outcomes import Difference, paired_outcomes
 from dreamgym.core.statistics import Proportion
 
 FORMAT = 1

@@ -8,7 +8,7 @@ from typing import Literal
 from dreamgym.cli.report import Report, Stage
 from dreamgym.cli.report_fidelity import Fidelity
 from dreamgym.cli.report_format import share
-from dreamgym.cli.report_pairs import Verdict
+from dreamgym.core.paired_outcomes import Verdict
 from dreamgym.core.statistics import Proportion
 
 Tone = Literal["good", "bad", "neutral", "warning"]

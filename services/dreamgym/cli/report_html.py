@@ -10,10 +10,10 @@ from dreamgym.cli.report import CurvePoint, Report, Stage
 from dreamgym.cli.report_fidelity import Fidelity, Mistake
 from dreamgym.cli.report_findings import Finding, findings
 from dreamgym.cli.report_format import ABSENT, decimal, duration, memory, rate, share, whole
-from dreamgym.cli.report_pairs import points
 from dreamgym.cli.report_plots import IntervalRow, Series, calibration_plot, interval_plot, line_plot
 from dreamgym.cli.report_style import STYLE
 from dreamgym.cli.report_tables import ways_to_try
+from dreamgym.core.paired_outcomes import points
 
 _MISTAKES = 20
 _KEY = '<p class="key"><i class="real"></i>real environment<i class="dream"></i>dream</p>'

@@ -32,23 +32,6 @@ def wilson(successes: int, n: int, z: float = Z_95) -> Proportion:
     return Proportion(p, max(0.0, centre - half), min(1.0, centre + half), n)
 
 
-def paired_difference(before: Sequence[float], after: Sequence[float], z: float = Z_95) -> Proportion:
-    """Mean of after - before over the same tasks, with a normal 95 % interval over tasks.
-
-    Both sequences hold one success rate (or 0/1) per task in the same order. Raises ValueError if they differ in length.
-    """
-    if len(before) != len(after):
-        raise ValueError(f"paired samples differ in length: {len(before)} and {len(after)}")
-    n = len(before)
-    if n == 0:
-        return Proportion(0.0, -1.0, 1.0, 0)
-    differences = [b - a for a, b in zip(before, after, strict=True)]
-    mean = sum(differences) / n
-    variance = sum((d - mean) ** 2 for d in differences) / (n - 1) if n > 1 else 1.0
-    half = z * math.sqrt(variance / n)
-    return Proportion(mean, mean - half, mean + half, n)
-
-
 def reward_variance(rewards: Sequence[float]) -> float:
     """V = (1/n) sum (r_i - mean r)^2 (METHOD section 5); 0 for an empty group."""
     if not rewards:

@@ -14,8 +14,8 @@ from dreamgym.cli.report import Report, Run, build_report
 from dreamgym.cli.report_files import write_report
 from dreamgym.cli.report_findings import findings
 from dreamgym.cli.report_html import render_html
-from dreamgym.cli.report_pairs import paired_outcomes
 from dreamgym.cli.report_tables import print_report
+from dreamgym.core.paired_outcomes import paired_outcomes
 
 
 def sentences(report: Report) -> str:

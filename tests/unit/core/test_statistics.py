@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dreamgym.core.statistics import paired_difference, reward_variance, wilson
+from dreamgym.core.statistics import reward_variance, wilson
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,6 @@ def test_wilson_gives_the_published_intervals(successes: int, n: int, low: float
 
 def test_without_episodes_nothing_is_known() -> None:
     assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
-    assert (paired_difference([], []).low, paired_difference([], []).high) == (-1.0, 1.0)
 
 
 @given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -35,28 +34,6 @@ def test_an_interval_lies_in_0_to_1_around_its_value(case: tuple[int, int]) -> N
     interval = wilson(*case)
     assert 0 <= interval.low <= interval.value + 1e-12
     assert interval.value - 1e-12 <= interval.high <= 1
-
-
-def test_paired_differences_are_taken_task_by_task() -> None:
-    difference = paired_difference([0, 0, 1, 1], [1, 0, 1, 1])
-    # Differences 1, 0, 0, 0: mean 0.25, sample variance 0.25, standard error 0.25.
-    assert difference.value == 0.25
-    assert difference.high - difference.value == pytest.approx(1.959964 * 0.25, abs=1e-6)
-    assert difference.n == 4
-
-
-def test_equal_gains_on_every_task_have_no_spread() -> None:
-    difference = paired_difference([0.25, 0.5], [0.5, 0.75])
-    assert (difference.low, difference.value, difference.high) == (0.25, 0.25, 0.25)
-
-
-def test_a_single_task_says_almost_nothing() -> None:
-    assert paired_difference([0], [1]).low < 0
-
-
-def test_samples_of_different_tasks_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 and 3"):
-        paired_difference([0, 1], [0, 1, 1])
 
 
 @pytest.mark.parametrize(("rewards", "variance"), [([], 0), ([1, 1], 0), ([0, 1], 0.25), ([0, 0, 0, 1], 0.1875)])

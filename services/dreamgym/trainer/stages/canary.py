@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dreamgym.core.episodes import Task
-from dreamgym.core.errors import AdapterMissingError
+from dreamgym.core.errors import AdapterMissingError, UnavailableError
 from dreamgym.core.jobs import TrainPolicy
-from dreamgym.core.statistics import paired_difference
+from dreamgym.core.paired_outcomes import paired_outcomes
 from dreamgym.inference.local import LocalEngine
 from dreamgym.trainer.rollout import Attempt, World, play_all, seed_of
 from dreamgym.trainer.stages.context import StageContext
@@ -60,7 +60,7 @@ async def fly_canary(
     budget = spec.canary_episodes * spec.rollouts.max_steps
     reality = real_world(context, budget, record=False, budget_id=f"stage-{context.stage}-canary-{iteration}")
     reality = replace(reality, action_tokens=world.action_tokens)
-    outcomes: dict[str, dict[str, int]] = {}
+    outcomes: dict[str, dict[str, float]] = {}
     transitions = 0
     rollouts = spec.rollouts.model_copy(update={"temperature": 0.4})
     for name, place in (("dream", replace(world)), ("real", reality)):
@@ -74,23 +74,26 @@ async def fly_canary(
             for i, task in enumerate(chosen)
         ]
         played = await play_all(attempts, engine, place, rollouts, context.check)
-        outcomes[name] = {episode.task.id: int(episode.success) for episode in played if episode.counts}
+        outcomes[name] = {episode.task.id: float(episode.success) for episode in played if episode.counts}
         if name == "real":
             transitions = sum(len(episode.transitions) for episode in played)
-    both = [task.id for task in chosen if task.id in outcomes["dream"] and task.id in outcomes["real"]]
-    real = [float(outcomes["real"][task]) for task in both]
-    dream = [float(outcomes["dream"][task]) for task in both]
-    gap = paired_difference(real, dream)
+    gap = paired_outcomes(outcomes["real"], outcomes["dream"])
+    if gap is None:
+        raise UnavailableError(
+            f"No task of the canary of iteration {iteration} was played to its end in both worlds.",
+            remedy="See the log for what failed; then retry the job.",
+        )
+    both = outcomes["real"].keys() & outcomes["dream"].keys()
     verdict = CanaryVerdict(
         iteration=iteration,
-        dream=sum(dream) / len(dream) if dream else 0.0,
-        real=sum(real) / len(real) if real else 0.0,
+        dream=sum(outcomes["dream"][task] for task in both) / gap.n,
+        real=sum(outcomes["real"][task] for task in both) / gap.n,
         gap=gap.value,
         low=gap.low,
         high=gap.high,
         n=gap.n,
         real_transitions=transitions,
-        exploited=gap.n > 1 and gap.value > spec.canary_max_gap and gap.low > 0,
+        exploited=gap.value > spec.canary_max_gap and gap.low > 0,
     )
     context.metric("canary_dream", iteration, verdict.dream)
     context.metric("canary_real", iteration, verdict.real)
