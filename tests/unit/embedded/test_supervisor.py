@@ -235,11 +235,12 @@ def test_nothing_is_left_when_the_supervisor_itself_is_killed(state, gone, until
 def test_what_a_killed_supervisor_and_a_killed_guard_left_ends_at_the_next_start(state, gone):
     process = _supervise_elsewhere(state)
     pids = _pids(state)
-    for guard in psutil.Process(process.pid).children():
-        if "dreamgym.embedded.guard" in guard.cmdline():
-            guard.send_signal(signal.SIGSTOP)
-            process.kill()
-            guard.kill()
+    # All children are looked at before the first is harmed: afterwards the others may be dying too.
+    children = psutil.Process(process.pid).children()
+    (guard,) = [child for child in children if "dreamgym.embedded.guard" in child.cmdline()]
+    guard.send_signal(signal.SIGSTOP)
+    process.kill()
+    guard.kill()
     process.communicate()
     assert not gone(pids[0])
     with Supervisor(state):

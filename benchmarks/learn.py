@@ -1,0 +1,244 @@
+"""Does RL in the dream raise success in the real engine? `make bench-learn`, hours long, resumable.
+
+For each seed: a start (experience model, fidelity, warm start), then from the same start the arms `dream` (RL in the dream
+under a canary), `real` (the same number of updates in the real engine: the control), `s2r` (the dream's policy, then a tenth
+of the control's real transitions), `exploit` (the model's own success flag as reward, which the canary should stop) and the
+ablations. Every arm is measured in the real engine on the same held-out tasks. Each is a job of its own with a fixed
+idempotency key, so running the command again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results_file import Metric, write_results
+from dreamgym.cli import demo_pipeline
+from dreamgym.client import DreamGym
+from dreamgym.client.values import Job
+from dreamgym.core.job_states import JobState
+from dreamgym.core.paired_outcomes import paired_outcomes
+from dreamgym.embedded.platform import EmbeddedPlatform
+
+ARMS = ("dream", "real", "s2r", "exploit", "no_reasoning", "no_retrieval", "no_generated_tasks")
+EXAMPLES = Path("examples/household")
+Stage = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is spent; the defaults are hours on two cores."""
+
+    iterations: int
+    tasks_per_iteration: int
+    group_size: int
+    episodes: int
+    demonstrations: int
+    experience_epochs: float
+    warm_start_epochs: float
+    learning_rate: float
+
+
+@dataclass
+class Arm:
+    """What an arm's job measured."""
+
+    job: Job
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def evaluation(self, label: str) -> Mapping[str, Any]:
+        return next(r for r in self.results if r.get("label") == label)
+
+    def model(self, role: str) -> str:
+        return str([r for r in self.results if r.get("model_role") == role][-1]["model"]["version"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--state", type=Path, default=Path("runs/learn"), help="state folder; keep it to resume")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["dream", "real", "s2r", "exploit"])
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--tasks-per-iteration", type=int, default=16)
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--episodes", type=int, default=120, help="held-out tasks of each evaluation")
+    parser.add_argument("--demonstrations", type=int, default=280)
+    parser.add_argument("--experience-epochs", type=float, default=2.0)
+    parser.add_argument("--warm-start-epochs", type=float, default=12.0)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    arguments = vars(parser.parse_args())
+    state, seeds, arms = arguments.pop("state"), arguments.pop("seeds"), arguments.pop("arms")
+    size = Size(**arguments)
+    state.mkdir(parents=True, exist_ok=True)
+    metrics: list[Metric] = []
+    with EmbeddedPlatform(state) as platform:
+        key = (platform.state_dir / "admin.key").read_text().strip()
+        with DreamGym(platform.addresses["gateway"], key) as client:
+            _bring_data(client)
+            for seed in seeds:
+                metrics += _run_seed(client, seed, arms, size)
+                print(write_results("learn", "make bench-learn", metrics))
+
+
+def _bring_data(client: DreamGym) -> None:
+    client.environments.create(
+        demo_pipeline.ENVIRONMENT,
+        description=demo_pipeline.DESCRIPTION,
+        action_format=demo_pipeline.ACTION_FORMAT,
+        adapter="alfworld",
+        max_steps=demo_pipeline.MAX_STEPS,
+    )
+    for split in ("train", "valid", "test"):
+        client.environments.add_tasks(demo_pipeline.ENVIRONMENT, EXAMPLES / f"tasks-{split}.jsonl.gz")
+    client.environments.add_trajectories(demo_pipeline.ENVIRONMENT, EXAMPLES / "seeds.jsonl.gz")
+
+
+def _run_seed(client: DreamGym, seed: int, arms: Iterable[str], size: Size) -> list[Metric]:
+    start = _run(client, seed, "start", _start(size))
+    policy, experience = start.model("policy"), start.model("experience")
+    before = start.evaluation("start")
+    metrics = [_success(f"real_success/start/{seed}", before["real"])]
+    done: dict[str, Arm] = {}
+    for name in arms:
+        stages = _arm(name, policy, experience, size, done)
+        arm = done[name] = _run(client, seed, name, stages)
+        after = arm.evaluation(name)
+        metrics.append(_success(f"real_success/{name}/{seed}", after["real"]))
+        if "dream" in after:
+            metrics.append(_success(f"dream_success/{name}/{seed}", after["dream"]))
+            hack = paired_outcomes(after["real"]["per_task"], after["dream"]["per_task"])
+            if hack is not None:
+                metrics.append(
+                    Metric(f"hack_gap/{name}/{seed}", hack.value, "share", low=hack.low, high=hack.high, n=hack.n)
+                )
+        gain = paired_outcomes(before["real"]["per_task"], after["real"]["per_task"])
+        if gain is not None:
+            label = "real_gain_after_dream" if name == "dream" else f"real_gain_after_{name}"
+            metrics.append(
+                Metric(
+                    f"{label}/{seed}",
+                    gain.value,
+                    "share",
+                    low=gain.low,
+                    high=gain.high,
+                    n=gain.n,
+                    goal="interval above 0" if name == "dream" else None,
+                    holds=gain.low > 0 if name == "dream" else None,
+                )
+            )
+        for result in arm.results:
+            if str(result.get("stopped_by", "")).startswith("canary"):
+                metrics.append(
+                    Metric(f"canary_stopped_at/{name}/{seed}", float(result["iterations_done"]), "iteration")
+                )
+    return metrics
+
+
+def _run(client: DreamGym, seed: int, name: str, stages: list[Stage]) -> Arm:
+    """Launch an arm, or find the one that was launched before, and wait for its end."""
+    spec = {"kind": "pipeline", "environment": demo_pipeline.ENVIRONMENT, "seed": seed, "stages": stages}
+    job = client.jobs.launch(spec | {"name": f"learn {name} {seed}"}, idempotency_key=f"learn-{name}-{seed}")
+    print(f"seed {seed}, {name}: job {job.id} is {job.state}", flush=True)
+    if job.state is JobState.FAILED:
+        client.jobs.retry(job.id)
+    ended = client.jobs.wait(job.id)
+    if ended.state is not JobState.SUCCEEDED:
+        raise SystemExit(f"{job.id} ended as {ended.state}: {ended.error}. Run the command again to retry it.")
+    return Arm(ended, [stage.result or {} for stage in ended.stages])
+
+
+def _start(size: Size) -> list[Stage]:
+    return [
+        _experience(size),
+        {"kind": "measure_fidelity", "max_episodes": 40},
+        {
+            "kind": "train_policy",
+            "algorithm": "sft",
+            "policy": "base",
+            "demonstrations": size.demonstrations,
+            "epochs": size.warm_start_epochs,
+            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10, "tokens_per_batch": 4096},
+        },
+        _evaluation("start", size, where="real"),
+    ]
+
+
+def _arm(name: str, policy: str, experience: str, size: Size, done: Mapping[str, Arm]) -> list[Stage]:
+    dream: Stage = {
+        "kind": "train_policy",
+        "algorithm": "grpo",
+        "policy": policy,
+        "experience_model": experience,
+        "iterations": size.iterations,
+        "tasks_per_iteration": size.tasks_per_iteration,
+        "group_size": size.group_size,
+        "optimizer": {"learning_rate": size.learning_rate, "warmup_steps": 5, "schedule": "constant"},
+        "rollouts": {"max_steps": demo_pipeline.MAX_STEPS, "concurrency": 128, "temperature": 0.8},
+        "canary_every": 10,
+        "canary_episodes": 30,
+        "canary_max_gap": 0.1,
+    }
+    both = _evaluation(name, size, where="both", experience=experience)
+    if name == "dream":
+        return [dream, both]
+    if name == "exploit":
+        return [dream | {"self_judged": True, "canary_every": 3}, both]
+    if name == "no_retrieval":
+        return [dream | {"retrieved_per_step": 0}, both]
+    if name == "no_generated_tasks":
+        return [dream | {"synthetic_share": 0.0}, both]
+    if name == "no_reasoning":
+        blind = {key: value for key, value in dream.items() if key != "experience_model"}
+        return [_experience(size) | {"reasoning": False}, blind, _evaluation(name, size, where="both")]
+    episodes = size.iterations * size.tasks_per_iteration * size.group_size
+    if name == "real":
+        control = {key: value for key, value in dream.items() if not key.startswith(("canary", "experience"))}
+        budget = episodes * demo_pipeline.MAX_STEPS
+        return [control | {"source": "real", "real_transition_budget": budget}, _evaluation(name, size, where="real")]
+    if not {"dream", "real"} <= done.keys():
+        raise SystemExit("The arm s2r needs the arms dream and real before it: name them first.")
+    spent = sum(result.get("real_transitions") or 0 for result in done["real"].results[:1])
+    return [
+        {
+            "kind": "sim_to_real",
+            "policy": done["dream"].model("policy"),
+            "real_transition_budget": max(1, spent // 10),
+            "tasks_per_iteration": 8,
+            "group_size": size.group_size,
+            "optimizer": {"learning_rate": size.learning_rate, "warmup_steps": 2, "schedule": "constant"},
+            "rollouts": {"max_steps": demo_pipeline.MAX_STEPS, "concurrency": 12, "temperature": 0.8},
+        },
+        _evaluation(name, size, where="real"),
+    ]
+
+
+def _experience(size: Size) -> Stage:
+    return {
+        "kind": "train_experience_model",
+        "epochs": size.experience_epochs,
+        "heldout_share": 0.08,
+        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
+    }
+
+
+def _evaluation(label: str, size: Size, *, where: str, experience: str = "latest") -> Stage:
+    rollouts = {"max_steps": demo_pipeline.MAX_STEPS, "temperature": 0.4, "concurrency": 60}
+    return {
+        "kind": "evaluate",
+        "label": label,
+        "where": where,
+        "experience_model": experience,
+        "episodes": size.episodes,
+        "rollouts": rollouts,
+    }
+
+
+def _success(name: str, measured: Mapping[str, Any]) -> Metric:
+    return Metric(name, measured["value"], "share", low=measured["low"], high=measured["high"], n=measured["n"])
+
+
+if __name__ == "__main__":
+    main()
