@@ -216,7 +216,7 @@ def test_a_job_goes_on_and_finishes_when_its_training_process_is_killed(
     client: DreamGym, environment: str, finished: dict[str, Any], ask: Callable[..., list[Any]]
 ) -> None:
     stages = [
-        {**_stages(grpo_iterations=4)[4], "policy": "latest"},
+        {**_stages(grpo_iterations=4)[4], "policy": "latest", "canary_every": 2, "canary_episodes": 3},
         {"kind": "evaluate", "episodes": 2, "where": "real", "rollouts": {"max_steps": 4}},
     ]
     job = client.jobs.launch({"kind": "pipeline", "environment": environment, "seed": 5, "stages": stages})
@@ -233,6 +233,10 @@ def test_a_job_goes_on_and_finishes_when_its_training_process_is_killed(
     assert attempt == 2
     result = ended["stages"][0]["result"]
     assert [point["iteration"] for point in result["curve"]] == [0, 1, 2, 3], "no iteration is lost or counted twice"
+    flown = [point["canary"] for point in result["curve"] if "canary" in point]
+    assert [verdict["iteration"] for verdict in flown] == [2, 4]
+    assert all(verdict["n"] == 3 and verdict["real_transitions"] > 0 for verdict in flown)
+    assert result["published_iteration"] == 4 or result["stopped_by"].startswith("canary")
     kinds = [row[0] for row in ask("SELECT type FROM platform.job_events WHERE job_id = %s", job.id)]
     assert "lease.lost" in kinds
     assert "stage.resumed" in kinds

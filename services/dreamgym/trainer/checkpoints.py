@@ -12,9 +12,10 @@ from dreamgym.trainer.training_state import TrainingState
 class StageCheckpoints:
     """Checkpoints of one stage of one job, kept while it runs and removed when its model is published."""
 
-    def __init__(self, store: ModelStore, job_id: str, stage: int, kept: int = 2) -> None:
+    def __init__(self, store: ModelStore, job_id: str, stage: int, kept: int = 2, series: str = "") -> None:
+        """`series` names a second row of checkpoints of the same stage, for example those that a canary passed."""
         self.store = store
-        self.prefix = f"checkpoints/{job_id}/{stage}"
+        self.prefix = f"checkpoints/{job_id}/{stage}{series and '-' + series}"
         self.kept = max(1, kept)
 
     def save(self, number: int, state: TrainingState, progress: dict[str, Any]) -> str:

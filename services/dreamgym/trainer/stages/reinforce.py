@@ -59,6 +59,7 @@ class Progress:
     tokens: int
     episodes: int
     transitions: int
+    stopped_by: str = ""
     canary_transitions: int = 0
     """Real transitions that canaries took; they are not part of the training budget but are reported."""
 
@@ -81,6 +82,7 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
     checkpoints = StageCheckpoints(
         context.store, context.session.job_id, context.stage, context.settings.checkpoints_kept
     )
+    trusted = StageCheckpoints(context.store, context.session.job_id, context.stage, 1, series="trusted")
     state = TrainingState(parent.path, plan.optimizer, plan.iterations * plan.update.minibatches)
     progress = Progress(0, [], 0.0, 0, 0, 0)
     newest = checkpoints.newest()
@@ -102,12 +104,11 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
     if newest is not None:
         await curriculum.rewind(progress.iteration)
     watch = Stopwatch(progress.seconds)
-    stopped_by = ""
     try:
-        while progress.iteration < plan.iterations and not stopped_by:
+        while progress.iteration < plan.iterations and not progress.stopped_by:
             context.check()
             if watch.exceeded(plan.time_limit_s):
-                stopped_by = f"time limit of {plan.time_limit_s:g} s"
+                progress.stopped_by = f"time limit of {plan.time_limit_s:g} s"
                 break
             point, budget_spent = await _iterate(context, plan, world, engine, state, reference, curriculum, progress)
             progress.iteration += 1
@@ -115,27 +116,39 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
             progress.curve.append(point)
             engine.load_weights(state.model.state_dict(), f"{parent.version}+{progress.iteration}")
             if budget_spent:
-                stopped_by = f"budget of {plan.budget} real transitions spent"
+                progress.stopped_by = f"budget of {plan.budget} real transitions spent"
             elif isinstance(spec, TrainPolicy) and spec.canary_every and progress.iteration % spec.canary_every == 0:
                 verdict = await fly_canary(context, spec, engine, world, tasks, progress.iteration)
                 progress.canary_transitions += verdict.real_transitions
                 point["canary"] = verdict.as_dict()
                 if verdict.exploited:
-                    stopped_by = "canary: " + verdict.text
+                    progress.stopped_by = "canary: " + verdict.text
+                else:
+                    await context.in_thread(trusted.save, progress.iteration, state, vars(progress))
             if progress.iteration % plan.checkpoint_every == 0:
                 location = await context.in_thread(checkpoints.save, progress.iteration, state, vars(progress))
                 context.session.event("checkpoint.published", stage=context.stage, location=location)
     finally:
         await engine.close()
-    manifest = {"config": spec.model_dump(mode="json"), "iterations": progress.iteration}
+    published = progress.iteration
+    if progress.stopped_by.startswith("canary"):
+        # What exploits the model is not handed out: the newest policy that a canary passed is, or the one before training.
+        passed = trusted.newest()
+        published = int(state.restore(passed)["iteration"]) if passed else 0
+        if passed is None:
+            state = TrainingState(parent.path, plan.optimizer, 1)
+        context.session.event("policy.rolled_back", stage=context.stage, iteration=published, why=progress.stopped_by)
+    manifest = {"config": spec.model_dump(mode="json"), "iterations": published}
     named = await context.publish("policy", state.model, parent, manifest=manifest)
     checkpoints.clear()
+    trusted.clear()
     return {
         **named,
         "algorithm": "grpo",
         "source": plan.source.value,
         "experience_model": experience_version,
         "iterations_done": progress.iteration,
+        "published_iteration": published,
         "curve": progress.curve,
         f"{plan.source}_success_first": progress.curve[0]["success"] if progress.curve else None,
         f"{plan.source}_success_last": progress.curve[-1]["success"] if progress.curve else None,
@@ -146,7 +159,7 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
         "tokens": progress.tokens,
         "seconds": watch.seconds,
         "skipped_steps": state.skipped_steps,
-        "stopped_by": stopped_by,
+        "stopped_by": progress.stopped_by,
     }
 
 
