@@ -96,9 +96,10 @@ class TrainPolicy(_Reinforcement):
     renumbered_copies: int = Field(
         4, ge=1, le=64, description="Copies of each demonstration, all but the first with other entity numbers."
     )
-    action_vocabulary: Literal["open", "seen"] = Field(
-        "seen",
-        description="Warm start only, kept by the model: `seen` lets actions hold only words of the episode and of the format.",
+    action_vocabulary: Literal["open", "seen", "choices"] = Field(
+        "choices",
+        description="Warm start only, kept by the model: `choices` picks among the actions that the texts leave open "
+        "(`seen` where none can be listed); `seen` lets actions hold only words of the episode and of the format.",
     )
     # Reinforcement learning
     iterations: int = Field(10, ge=1)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dreamgym.core.consistency import Consistency, validated_rules
 from dreamgym.core.episodes import Episode
+from dreamgym.core.tracking import Move, Tracker, Verb
 from dreamgym.core.world_sheet import Sheet, class_of, entities, from_hindsight, merge, render
-from dreamgym.experience.consistency import Consistency, validated_rules
-from dreamgym.experience.tracking import Move, Tracker, Verb
 
 NAME = "builtin"
 SHOWN_WORDS = 10

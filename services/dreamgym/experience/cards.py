@@ -8,9 +8,9 @@ from pathlib import Path
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dreamgym.core.consistency import Consistency
 from dreamgym.core.errors import ModelMissingError
 from dreamgym.core.world_sheet import Sheet, parse
-from dreamgym.experience.consistency import Consistency
 
 CARD = "dreamgym.json"
 WORLDS = "worlds.jsonl"

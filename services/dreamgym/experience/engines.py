@@ -126,7 +126,11 @@ def default_factories(settings: ExperienceSettings) -> dict[str, EngineFactory]:
                 f"The local engine cannot be loaded: {error}.", remedy="Install it: pip install 'dreamgym[trainer]'."
             ) from error
         engine: Engine = module.LocalEngine(
-            path, version, slots=settings.experience_slots, threads=settings.experience_threads
+            path,
+            version,
+            slots=settings.experience_slots,
+            threads=settings.experience_threads,
+            remembered=settings.experience_remembered,
         )
         return engine
 

@@ -10,13 +10,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dreamgym.core.consistency import TrackedWorld
 from dreamgym.core.criteria import Evidence, is_met, validate_criterion
 from dreamgym.core.dream_prompt import main_chain, turn_text
 from dreamgym.core.episodes import Source, Task, TerminationReason
 from dreamgym.core.errors import ConflictError, InvalidInputError
 from dreamgym.core.policy_prompt import one_line
 from dreamgym.core.world_sheet import render
-from dreamgym.experience.consistency import TrackedWorld
 from dreamgym.experience.engines import LoadedModel
 from dreamgym.experience.retrieval import RetrievalScope, Retriever, demonstrations
 from dreamgym.experience.transition import MainChain, Predicted, predict

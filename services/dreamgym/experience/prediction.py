@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+from dreamgym.core.consistency import Consistency, TrackedWorld
 from dreamgym.core.criteria import Evidence, is_met, validate_criterion
 from dreamgym.core.dream_prompt import main_chain, turn_text
 from dreamgym.core.episodes import Source, Task, TerminationReason
 from dreamgym.core.errors import InvalidInputError
 from dreamgym.core.policy_prompt import one_line
 from dreamgym.core.world_sheet import parse
-from dreamgym.experience.consistency import Consistency, TrackedWorld
 from dreamgym.experience.engines import LoadedModel
 from dreamgym.experience.episode import Step, turns_of_history
 from dreamgym.experience.retrieval import RetrievalScope, Retriever, demonstrations

@@ -20,6 +20,8 @@ class ExperienceSettings(ServiceSettings):
     """Sequences that the local engine decodes together."""
     experience_threads: int = Field(1, ge=1)
     """CPU threads of the local engine."""
+    experience_remembered: int = Field(4096, ge=0)
+    """Answers that the local engine keeps for equal prompts: episodes of one group ask the same of the same world."""
     experience_step_deadline_s: float = Field(120.0, gt=0)
     """Longest time for one step of an episode, retrieval and generation together."""
     retrieval_window_s: float = Field(0.004, ge=0)

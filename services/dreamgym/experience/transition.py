@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dreamgym.core.consistency import TrackedWorld
 from dreamgym.core.dream_prompt import Demonstration, Outcome, parse_answer, question
 from dreamgym.core.errors import ContextOverflowError, ModelOutputError
 from dreamgym.core.policy_prompt import one_line
-from dreamgym.experience.consistency import TrackedWorld
 from dreamgym.experience.engines import LoadedModel
 from dreamgym.inference.engine import Engine, Generation, GenerationRequest
 

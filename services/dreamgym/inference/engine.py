@@ -24,6 +24,9 @@ class GenerationRequest:
     seed: int = 0
     allowed: Sequence[int] | None = None
     """If given, only these token ids are sampled; log-probabilities are those of the restricted distribution."""
+    choices: tuple[tuple[int, ...], ...] | None = None
+    """If given, the completion is one of these sequences, none of them a beginning of another. At each token only those that
+    keep to a choice are sampled, with the restricted distribution's log-probability: 0 where one is left."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ episode's tokens do not depend on who shares its batch (up to floating-point rou
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import queue
 import threading
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dreamgym.core.action_choices import next_tokens
 from dreamgym.core.errors import ContextOverflowError, DreamGymError, EngineError, InvalidInputError
 from dreamgym.inference.engine import Generation, GenerationRequest
 from dreamgym.inference.local_model import (
@@ -49,6 +51,9 @@ class _Row:
     request: GenerationRequest
     ids: list[int]
     cached: int
+    """Prompt tokens whose keys and values came from the session."""
+    filled: int
+    """Tokens of prompt and completion whose keys and values are in the buffer."""
     uniforms: np.ndarray[Any, np.dtype[np.float64]]
     new_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -67,7 +72,8 @@ class LocalEngine:
     """`Engine` over a torch model in this process.
 
     `slots` bounds the batch, `sessions` the caches that are kept (least recently used ones go first), `threads` the torch
-    threads of the worker.
+    threads of the worker. With `remembered` above 0, so many greedy completions are kept for equal prompts: episodes of one
+    group ask the same of the same world.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class LocalEngine:
         slots: int = 64,
         sessions: int = 256,
         threads: int = 1,
+        remembered: int = 0,
         context_window: int | None = None,
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
@@ -87,6 +94,7 @@ class LocalEngine:
         self._slots = slots
         self._kept = sessions
         self._threads = threads
+        self._remembered = remembered
         self._dtype = dtype
         config = self._model.config
         self._window = min(context_window or 10**9, int(config.max_position_embeddings))
@@ -94,8 +102,9 @@ class LocalEngine:
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._queue: queue.Queue[_Waiting | None] = queue.Queue()
         self._closing = False
+        self._greedy: OrderedDict[bytes, asyncio.Future[Generation]] = OrderedDict()  # in flight or answered
         self._lock = threading.Lock()  # held while a batch runs or weights change
-        self.counters = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0, "batches": 0}
+        self.counters = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0, "batches": 0, "remembered": 0}
         self._thread = threading.Thread(target=self._serve, name=f"engine-{model_version}", daemon=True)
         self._thread.start()
 
@@ -126,6 +135,7 @@ class LocalEngine:
         with self._lock:
             self._model.load_state_dict(state)
             self._sessions.clear()
+            self._greedy.clear()
             self._version = model_version
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -145,10 +155,38 @@ class LocalEngine:
             )
         if self._closing or not self._thread.is_alive():
             raise EngineError(f"The engine of {self._version} has stopped.", remedy="Restart the service; see its log.")
+        if request.temperature == 0 and self._remembered:
+            return await self._greedily(request)
+        return await self._enqueue(request)
+
+    def _enqueue(self, request: GenerationRequest) -> asyncio.Future[Generation]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Generation] = loop.create_future()
         self._queue.put(_Waiting(request, loop, future))
-        return await future
+        return future
+
+    async def _greedily(self, request: GenerationRequest) -> Generation:
+        """A greedy completion depends on its prompt alone: equal prompts, waiting or answered, share one.
+
+        The session of a request that is spared keeps the cache it has; what that lacks is prefilled with its next prompt.
+        """
+        key = _greedy_key(request)
+        future = self._greedy.get(key)
+        if future is None or future.cancelled() or future.get_loop() is not asyncio.get_running_loop():
+            future = self._greedy[key] = self._enqueue(request)
+            future.add_done_callback(lambda done: self._forget_unless_current(key, done))
+            while len(self._greedy) > self._remembered:
+                self._greedy.popitem(last=False)
+        else:
+            self._greedy.move_to_end(key)
+            self.counters["remembered"] += 1
+        # One waiter's cancellation must not take the answer from the others.
+        return await asyncio.shield(future)
+
+    def _forget_unless_current(self, key: bytes, done: asyncio.Future[Generation]) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        if (failed or done.result().model_version != self._version) and self._greedy.get(key) is done:
+            del self._greedy[key]
 
     async def release(self, session: str) -> None:
         self._sessions.pop(session, None)
@@ -206,20 +244,20 @@ class LocalEngine:
         rows = [self._open_row(request) for request in requests]
         longest = max(len(row.ids) + row.request.max_new_tokens for row in rows)
         buffer = self._buffer(rows, longest)
-        logits = self._prefill(rows, buffer)
+        logits = self._advance(rows, buffer)
         present = rows  # the rows that the buffer holds
         active = list(range(len(rows)))
         while True:
-            chosen = self._sample(present, active, logits)
+            self._sample(present, active, logits)
             active = [i for i in active if not present[i].finish]
             if not active:
                 break
             if len(active) <= SHRINK_AT * len(present):
                 # Rows that stopped cost as much as the others; a copy of the rest is cheaper than carrying them along.
                 self._close_rows([present[i] for i in range(len(present)) if present[i].finish], buffer, present)
-                buffer.data, chosen = buffer.data[:, :, active].clone(), chosen[active]
+                buffer.data = buffer.data[:, :, active].clone()
                 present, active = [present[i] for i in active], list(range(len(active)))
-            logits = self._decode_step(present, buffer, chosen)
+            logits = self._advance(present, buffer)
         self._close_rows(present, buffer, present)
         self.counters["batches"] += 1
         return [
@@ -245,7 +283,7 @@ class LocalEngine:
             while shared < limit and session.ids[shared] == ids[shared]:
                 shared += 1
         uniforms = np.random.Generator(np.random.Philox(request.seed & (2**64 - 1))).random(request.max_new_tokens)
-        return _Row(request=request, ids=ids, cached=shared, uniforms=uniforms)
+        return _Row(request=request, ids=ids, cached=shared, filled=shared, uniforms=uniforms)
 
     def _buffer(self, rows: list[_Row], length: int) -> KeyValueBuffer:
         config = self._model.config
@@ -259,44 +297,41 @@ class LocalEngine:
                 buffer.data[:, :, i, :, : row.cached] = session.cache[:, :, :, : row.cached]
         return buffer
 
-    def _prefill(self, rows: list[_Row], buffer: KeyValueBuffer) -> Tensor:
-        """Compute each prompt's new tokens; answers logits [B, V] after each row's last token."""
-        widest = max(len(row.ids) - row.cached for row in rows)
+    def _advance(self, rows: list[_Row], buffer: KeyValueBuffer) -> Tensor:
+        """Compute what each row has and the buffer lacks (first its prompt); answers logits [B, V] after its last token."""
+        new = [[] if row.finish else (row.ids + row.new_ids)[row.filled :] for row in rows]
+        widest = max(len(tokens) for tokens in new)
         ids = torch.zeros(len(rows), widest, dtype=torch.long)
         positions = torch.zeros(len(rows), widest, dtype=torch.long)
         last = torch.zeros(len(rows), dtype=torch.long)
-        for i, row in enumerate(rows):
-            new = row.ids[row.cached :]
-            ids[i, : len(new)] = torch.tensor(new)
-            # Padding repeats the last position with the last token, so that it rewrites the same key and value.
-            ids[i, len(new) :] = new[-1]
-            positions[i] = torch.arange(row.cached, row.cached + widest).clamp(max=len(row.ids) - 1)
-            last[i] = len(new) - 1
+        for i, (row, tokens) in enumerate(zip(rows, new, strict=True)):
+            # Padding repeats the last token at its own place, so that it rewrites the same key and value; a row that has
+            # stopped does nothing else.
+            end = row.filled + len(tokens) - 1
+            final = tokens[-1] if tokens else (row.ids + row.new_ids)[end]
+            ids[i, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+            ids[i, len(tokens) :] = final
+            positions[i] = torch.arange(row.filled, row.filled + widest).clamp(max=end)
+            last[i] = max(0, len(tokens) - 1)
+            row.filled += len(tokens)
         seen = int(positions.max()) + 1
         mask = torch.arange(seen)[None, None, :] <= positions[:, :, None]
-        part = _View(buffer, seen)
-        hidden = hidden_states(self._model, ids, positions, mask, part)
+        hidden = hidden_states(self._model, ids, positions, mask, _View(buffer, seen))
         return self._logits(hidden[torch.arange(len(rows)), last])
-
-    def _decode_step(self, rows: list[_Row], buffer: KeyValueBuffer, chosen: Tensor) -> Tensor:
-        # The token just sampled sits one place before the end of what a row has so far.
-        positions = torch.tensor([[len(row.ids) + len(row.new_ids) - 1] for row in rows])
-        seen = int(positions.max()) + 1
-        mask = torch.arange(seen)[None, None, :] <= positions[:, :, None]
-        hidden = hidden_states(self._model, chosen[:, None], positions, mask, _View(buffer, seen))
-        return self._logits(hidden[:, 0])
 
     def _logits(self, hidden_BD: Tensor) -> Tensor:
         logits: Tensor = self._model.lm_head(hidden_BD).float()
         return logits
 
-    def _sample(self, rows: list[_Row], active: list[int], logits_BV: Tensor) -> Tensor:
-        """Choose one token for each active row and note it; answers the ids [B] (stopped rows repeat their last)."""
-        chosen = torch.tensor([row.new_ids[-1] if row.new_ids else 0 for row in rows])
+    def _sample(self, rows: list[_Row], active: list[int], logits_BV: Tensor) -> None:
+        """Choose one token for each active row and note it, with those that its choices then leave no choice about."""
         temperatures = torch.tensor([rows[i].request.temperature or 1.0 for i in active])
         logits = logits_BV[active]
         for place, i in enumerate(active):
-            allowed = rows[i].request.allowed
+            row = rows[i]
+            allowed = row.request.allowed
+            if row.request.choices is not None:
+                allowed = next_tokens(row.request.choices, row.new_ids)
             if allowed is not None:
                 logits[place] = _restricted(logits[place], allowed)
         logprobs = torch.log_softmax(logits / temperatures[:, None], dim=-1)
@@ -309,23 +344,30 @@ class LocalEngine:
         tokens = torch.where(is_greedy, greedy, sampled)
         taken = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         for place, i in enumerate(active):
-            row, token = rows[i], int(tokens[place])
-            row.new_ids.append(token)
-            row.logprobs.append(taken[place])
-            row.text += self._pieces[token]
-            if row.text.endswith(row.request.stop):
-                row.finish = "stop"
-            elif len(row.new_ids) >= row.request.max_new_tokens:
-                row.finish = "length"
-            chosen[i] = token
-        return chosen
+            row = rows[i]
+            self._note(row, int(tokens[place]), taken[place])
+            while row.request.choices is not None and not row.finish:
+                forced = next_tokens(row.request.choices, row.new_ids)
+                if len(forced) > 1:
+                    break
+                self._note(row, forced[0], 0.0)
+
+    def _note(self, row: _Row, token: int, logprob: float) -> None:
+        row.new_ids.append(token)
+        row.logprobs.append(logprob)
+        row.text += self._pieces[token]
+        choices = row.request.choices
+        if row.text.endswith(row.request.stop) or (choices is not None and not next_tokens(choices, row.new_ids)):
+            row.finish = "stop"
+        elif len(row.new_ids) >= row.request.max_new_tokens:
+            row.finish = "length"
 
     def _close_rows(self, rows: list[_Row], buffer: KeyValueBuffer, present: list[_Row]) -> None:
-        """Keep the caches of `rows`; the last sampled token was never fed, so it is not in them."""
+        """Keep the caches of `rows`: what the buffer holds of them, which lacks at least the last token."""
         places = {id(row): place for place, row in enumerate(present)}
         for row in rows:
             i = places[id(row)]
-            ids = row.ids + row.new_ids[:-1]
+            ids = (row.ids + row.new_ids)[: row.filled]
             cache = buffer.data[:, :, i, :, : len(ids)].clone()
             self._sessions[row.request.session] = _Session(ids=ids, cache=cache)
             self._sessions.move_to_end(row.request.session)
@@ -341,6 +383,13 @@ class _View(KeyValueBuffer):
 
     def __init__(self, buffer: KeyValueBuffer, length: int) -> None:
         self.data = buffer.data[:, :, :, :, :length]
+
+
+def _greedy_key(request: GenerationRequest) -> bytes:
+    """Digest of everything that a greedy completion depends on."""
+    allowed = None if request.allowed is None else sorted(request.allowed)
+    parts = (list(request.prompt_ids), request.max_new_tokens, request.stop, allowed, request.choices)
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
 
 
 def _restricted(logits_V: Tensor, allowed: Sequence[int]) -> Tensor:

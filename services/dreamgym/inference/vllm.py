@@ -91,7 +91,10 @@ class VllmEngine:
         }
         if request.allowed is not None:
             body["allowed_token_ids"] = list(request.allowed)
-        if self._structured_outputs:
+        if request.choices is not None:
+            # The server's log-probabilities are the restricted ones only under --logprobs-mode processed_logprobs.
+            body["structured_outputs"] = {"choice": [self.decode(choice) for choice in request.choices]}
+        elif self._structured_outputs:
             body["structured_outputs"] = self._structured_outputs
         return self._read(await self._post("/v1/completions", body), len(request.prompt_ids))
 

@@ -32,6 +32,8 @@ class PackedSequence:
     fork: list[int] = field(default_factory=list)
     loss_mask: list[float] = field(default_factory=list)
     document: list[int] = field(default_factory=list)
+    allowed: list[tuple[int, ...]] = field(default_factory=list)
+    """Not parallel: for each token with a loss, in order, those it was chosen from (`action_space`); none kept: empty."""
 
     def __len__(self) -> int:
         return len(self.ids)

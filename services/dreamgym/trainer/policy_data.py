@@ -5,25 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from dreamgym.core import policy_prompt
+from dreamgym.core.action_choices import ActionChooser, ActionRules, token_choices
 from dreamgym.core.episodes import Episode
+from dreamgym.trainer.action_space import Allowed, allowed_along, forced
 from dreamgym.trainer.branch_packing import PackedSequence, pack_branches
 
 Encode = Callable[[str], list[int]]
 
 
-def demonstration(episode: Episode, encode: Encode) -> PackedSequence:
-    """A recorded episode for imitation. Refused actions stay in view but carry no loss."""
-    ids = encode(policy_prompt.opening(episode.task.instruction, episode.transitions[0].state))
+def demonstration(episode: Episode, encode: Encode, rules: ActionRules | None = None) -> PackedSequence:
+    """A recorded episode for imitation. Refused actions stay in view but carry no loss, and so do forced tokens.
+
+    With `rules`, an action is imitated as a choice among those that were open.
+    """
+    first = episode.transitions[0].state
+    ids = encode(policy_prompt.opening(episode.task.instruction, first))
+    chooser = ActionChooser(rules, first) if rules else None
     weights = [0.0] * len(ids)
+    allowed: list[Allowed] = []
     for step, transition in enumerate(episode.transitions):
         action = encode(policy_prompt.said(transition.action))
         ids += action
-        weights += [1.0 if transition.valid_action else 0.0] * len(action)
+        choices = chooser.choices() if chooser else []
+        among = allowed_along(token_choices(choices, lambda choice: encode(policy_prompt.said(choice))), action)
+        learnt = [transition.valid_action and not forced(tokens) for tokens in among]
+        weights += [1.0 if mark else 0.0 for mark in learnt]
+        allowed += [tokens for tokens, mark in zip(among, learnt, strict=True) if mark]
+        if chooser:
+            chooser.follow(transition.action, transition.next_state)
         if step + 1 < len(episode.transitions):
             state = encode(policy_prompt.after_action(transition.next_state))
             ids += state
             weights += [0.0] * len(state)
-    return pack_branches(ids, [], weights)
+    packed = pack_branches(ids, [], weights)
+    packed.allowed = allowed
+    return packed
 
 
 def choose_demonstrations(episodes: Iterable[Episode], count: int) -> list[Episode]:
@@ -46,6 +62,11 @@ def choose_demonstrations(episodes: Iterable[Episode], count: int) -> list[Episo
     return chosen[:count]
 
 
-def sampled_sequence(ids: Sequence[int], sampled: Sequence[bool]) -> PackedSequence:
-    """A played episode: exactly the ids that were read and sampled, loss on the sampled ones."""
-    return pack_branches(ids, [], [1.0 if mark else 0.0 for mark in sampled])
+def sampled_sequence(ids: Sequence[int], learnt: Sequence[bool], allowed: Sequence[Allowed] = ()) -> PackedSequence:
+    """A played episode: exactly the ids that were read and sampled, loss on the marked ones.
+
+    `allowed` holds for each marked token those it was chosen from.
+    """
+    packed = pack_branches(ids, [], [1.0 if mark else 0.0 for mark in learnt])
+    packed.allowed = list(allowed)
+    return packed

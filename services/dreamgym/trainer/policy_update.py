@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dreamgym.trainer.action_space import ActionSpace
 from dreamgym.trainer.advantages import group_advantages, policy_loss
 from dreamgym.trainer.policy_data import sampled_sequence
 from dreamgym.trainer.rollout import PlayedEpisode
-from dreamgym.trainer.rows import RowBatch, Vocabulary, micro_batches, plan_batches, stack_rows
+from dreamgym.trainer.rows import RowBatch, micro_batches, plan_batches, stack_rows
 from dreamgym.trainer.training_state import TrainingState, target_logprobs
 
 
@@ -29,7 +30,7 @@ class UpdateSettings:
     invalid_action_penalty: float
     minibatches: int
     temperature: float
-    vocabulary: Vocabulary | None = None
+    space: ActionSpace | None = None
 
 
 @dataclass
@@ -105,15 +106,15 @@ def update_policy(
             "clip_fraction": 0.0,
             "sampler_ratio": 1.0,
         }
-    sequences = [sampled_sequence(s.episode.ids, s.episode.sampled) for s in scored.episodes]
+    sequences = [sampled_sequence(s.episode.ids, s.episode.learnt, s.episode.allowed_learnt) for s in scored.episodes]
     lengths = [len(sequence) for sequence in sequences]
     per_step = max(1024, math.ceil(sum(lengths) / settings.minibatches))
     steps = [
-        [_part(scored, stack_rows(sequences, rows, 0, settings.vocabulary)) for rows in micro_batches(batch, lengths)]
+        [_part(scored, stack_rows(sequences, rows, 0, settings.space)) for rows in micro_batches(batch, lengths)]
         for batch in plan_batches(lengths, per_step, rng)
     ]
     totals = dict.fromkeys(("loss", "kl", "entropy", "gradient_norm", "clip_fraction", "sampler_ratio"), 0.0)
-    sampled_tokens = sum(sum(s.episode.sampled) for s in scored.episodes)
+    sampled_tokens = sum(sum(s.episode.learnt) for s in scored.episodes)
     with torch.no_grad():
         for part in (part for parts in steps for part in parts):
             # With a single step, the policy before the update is the policy itself: no pass is needed for the ratio,
@@ -156,7 +157,7 @@ def _part(scored: Scored, batch: RowBatch) -> _Part:
     for members in batch.members:
         for index in members:
             item = scored.episodes[index]
-            kept = [p for p, mark in zip(item.episode.logprobs, item.episode.sampled, strict=True) if mark]
+            kept = [p for p, mark in zip(item.episode.logprobs, item.episode.learnt, strict=True) if mark]
             sampler += kept
             advantages += [item.advantage] * len(kept)
     return _Part(batch, torch.tensor(advantages), torch.tensor(sampler), torch.tensor(sampler))

@@ -18,10 +18,12 @@ from typing import Any, TypeVar
 import grpc
 
 from dreamgym.core import policy_prompt
+from dreamgym.core.action_choices import ActionChooser, token_choices
 from dreamgym.core.episodes import Episode, Source, Task, TerminationReason, Transition
 from dreamgym.core.errors import ContextOverflowError, DeadlineError, DreamGymError
 from dreamgym.core.jobs import Rollouts
 from dreamgym.inference.engine import Engine, GenerationRequest
+from dreamgym.trainer.action_space import ActionSpace, Allowed, allowed_along, forced
 from dreamgym.v1 import environment_pb2 as pb
 from dreamgym.v1 import environment_pb2_grpc
 from dreamgym.wire.convert import task_to_proto, termination_from_proto
@@ -43,6 +45,8 @@ class PlayedEpisode:
     ids: list[int] = field(default_factory=list)
     sampled: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    allowed: list[Allowed] = field(default_factory=list)
+    """For each sampled token, in order, those it was chosen from."""
     transitions: list[Transition] = field(default_factory=list)
     policy_version: str = ""
     model_version: str = ""
@@ -55,6 +59,17 @@ class PlayedEpisode:
     def counts(self) -> bool:
         """True if the episode says something about the policy."""
         return self.termination.is_outcome
+
+    @property
+    def learnt(self) -> list[bool]:
+        """Parallel to `ids`: the sampled tokens that were chosen, not forced."""
+        chosen = iter(self.allowed)
+        return [mark and not forced(next(chosen, ())) for mark in self.sampled]
+
+    @property
+    def allowed_learnt(self) -> list[Allowed]:
+        """`allowed` without the forced tokens."""
+        return [tokens for tokens in self.allowed if not forced(tokens)]
 
     @property
     def invalid_actions(self) -> int:
@@ -80,8 +95,8 @@ class World:
     transition_budget: int = 0
     budget_id: str = ""
     record: bool = False
-    action_tokens: frozenset[int] | None = None
-    """Tokens that actions may hold beside those read before; None: any (see `core.action_vocabulary`)."""
+    space: ActionSpace | None = None
+    """What actions may consist of; None: any text."""
 
     def reset(self, task: Task, episode_id: str, seed: int, max_steps: int, policy_version: str) -> pb.PlayRequest:
         return pb.PlayRequest(
@@ -157,6 +172,7 @@ class _Player:
         self.rollouts = rollouts
         self.check = check
         self.episode = PlayedEpisode(id=attempt.episode_id, task=attempt.task, policy_version=engine.model_version)
+        self.chooser: ActionChooser | None = None
 
     async def play(self) -> PlayedEpisode:
         started = time.monotonic()
@@ -190,6 +206,8 @@ class _Player:
         observation = await self._observe(stream)
         state = observation.state
         episode.model_version = observation.model_version
+        if self.world.space is not None and self.world.space.rules is not None:
+            self.chooser = ActionChooser(self.world.space.rules, state)
         self._read(policy_prompt.opening(attempt.task.instruction, state))
         invalid_in_a_row = 0
         for step in range(rollouts.max_steps):
@@ -198,6 +216,8 @@ class _Player:
             await self._send(stream, pb.PlayRequest(act=pb.Act(action=action)))
             observation = await self._observe(stream)
             self._note(state, action, observation)
+            if self.chooser is not None:
+                self.chooser.follow(action, observation.state)
             state = observation.state
             invalid_in_a_row = 0 if observation.valid_action else invalid_in_a_row + 1
             if observation.done:
@@ -241,6 +261,11 @@ class _Player:
     async def _act(self, step: int) -> str:
         episode = self.episode
         seed = seed_of(self.attempt.sample_seed, step)
+        choices = token_choices(self.chooser.choices(), self._said) if self.chooser is not None else ()
+        choices = tuple(choice for choice in choices if len(choice) <= self.rollouts.max_action_tokens)
+        allowed: list[int] | None = None
+        if self.world.space is not None and not choices:
+            allowed = sorted(self.world.space.tokens.union(episode.ids))
         request = GenerationRequest(
             session=self.attempt.episode_id,
             prompt_ids=tuple(episode.ids),  # the list grows while an engine may still read the prompt
@@ -248,13 +273,15 @@ class _Player:
             stop=(policy_prompt.END_OF_ACTION,),
             temperature=self.rollouts.temperature,
             seed=seed,
-            allowed=None if self.world.action_tokens is None else sorted(self.world.action_tokens.union(episode.ids)),
+            allowed=allowed,
+            choices=choices or None,
         )
         generation = await self._within_deadline(self.engine.generate(request), "policy engine")
         episode.policy_version = generation.model_version
         episode.ids += generation.token_ids
         episode.sampled += [True] * len(generation.token_ids)
         episode.logprobs += generation.logprobs
+        episode.allowed += allowed_along(choices, generation.token_ids)
         episode.policy_tokens += len(generation.token_ids)
         if generation.finish == "length":  # the end of turn was not sampled: the environment writes it
             self._read(policy_prompt.END_OF_ACTION)
@@ -268,6 +295,9 @@ class _Player:
                 f"The {who} took longer than {self.rollouts.turn_deadline_s} s for one turn of {self.attempt.episode_id}.",
                 remedy="Raise rollouts.turn_deadline_s or lower rollouts.concurrency.",
             ) from error
+
+    def _said(self, action: str) -> list[int]:
+        return self.engine.encode(policy_prompt.said(action))
 
     def _read(self, text: str) -> None:
         ids = self.engine.encode(text)

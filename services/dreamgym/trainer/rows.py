@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dreamgym.trainer.action_space import ActionSpace, allowed_tokens
 from dreamgym.trainer.branch_packing import PackedSequence, join_row, prediction_targets, tree_mask
 
 ROW_TOKENS = 1024
@@ -97,21 +98,13 @@ def micro_batches(rows: Sequence[list[int]], lengths: Sequence[int]) -> list[lis
     return parts
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """The tokens that actions may hold beside those seen before (see `core.action_vocabulary`), and the model's size."""
-
-    tokens: frozenset[int]
-    size: int
-
-
 def stack_rows(
     sequences: Sequence[PackedSequence],
     rows: Sequence[Sequence[int]],
     pad_id: int,
-    vocabulary: Vocabulary | None = None,
+    space: ActionSpace | None = None,
 ) -> RowBatch:
-    """Tensors of the planned rows; with a vocabulary, targets are predicted among seen and format tokens only."""
+    """Tensors of the planned rows; with an action space, targets are predicted among what it allowed."""
     longest = max(sum(len(sequences[i]) for i in members) for members in rows)
     length = -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     joined = [join_row([sequences[i] for i in members], length, pad_id) for members in rows]
@@ -130,21 +123,6 @@ def stack_rows(
         weights_BT=torch.tensor(weights),
         members=[list(members) for members in rows],
         allowed_NV=None
-        if vocabulary is None
-        else torch.cat([seen_tokens(sequences[i], vocabulary) for members in rows for i in members]),
+        if space is None
+        else torch.cat([allowed_tokens(sequences[i], space) for members in rows for i in members]),
     )
-
-
-def seen_tokens(sequence: PackedSequence, vocabulary: Vocabulary) -> Tensor:
-    """Bool [n, V] for the n predicted targets of a plain sequence: tokens before the target, the format's, the target."""
-    targets = [place for place in range(1, len(sequence)) if sequence.loss_mask[place] > 0]
-    allowed = torch.zeros(len(targets), vocabulary.size, dtype=torch.bool)
-    seen = torch.zeros(vocabulary.size, dtype=torch.bool)
-    seen[list(vocabulary.tokens)] = True
-    read = 0
-    for row, place in enumerate(targets):
-        seen[sequence.ids[read:place]] = True
-        read = place
-        allowed[row] = seen
-        allowed[row, sequence.ids[place]] = True
-    return allowed

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from dreamgym.core.jobs import Optimizer
+from dreamgym.trainer.action_space import ActionSpace
 from dreamgym.trainer.branch_packing import PackedSequence
 from dreamgym.trainer.checkpoints import StageCheckpoints
-from dreamgym.trainer.rows import RowBatch, Vocabulary, micro_batches, plan_batches, stack_rows
+from dreamgym.trainer.rows import RowBatch, micro_batches, plan_batches, stack_rows
 from dreamgym.trainer.stages.context import ModelReference, StageContext, Stopwatch
 from dreamgym.trainer.training_state import TrainingState
 
@@ -55,7 +56,7 @@ async def train_supervised(
     pad_id: int,
     time_limit_s: float | None = None,
     name: str = "loss",
-    vocabulary: Vocabulary | None = None,
+    space: ActionSpace | None = None,
 ) -> SupervisedRun:
     """Minimise the weighted negative log-likelihood of the sequences' targets.
 
@@ -88,7 +89,7 @@ async def train_supervised(
             lengths, optimizer.tokens_per_batch, random.Random(f"{context.session.seed}:{context.stage}:{epoch}")
         )
         parts = [
-            stack_rows(sequences, rows, pad_id, vocabulary)
+            stack_rows(sequences, rows, pad_id, space)
             for rows in micro_batches(plan[min(place, len(plan) - 1)], lengths)
         ]
         loss, norm = await context.in_thread(_step, state, parts)

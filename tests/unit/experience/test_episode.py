@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dreamgym.core.consistency import LISTING, RULES, Consistency
 from dreamgym.core.dream_prompt import Demonstration
 from dreamgym.core.episodes import Task, TerminationReason
 from dreamgym.core.errors import ConflictError, ContextOverflowError, InvalidInputError, ModelOutputError
@@ -13,6 +14,7 @@ from dreamgym.experience.engines import LoadedModel
 from dreamgym.experience.episode import DreamEpisode, EpisodeRequest, Step
 from dreamgym.experience.retrieval import Hit
 
+ALL_RULES = Consistency(rules=(*RULES, LISTING), verbs=("go", "take", "move", "look", "open"))
 WINNING = ("go to shelf 1", "take mug 1 from shelf 1", "go to desk 1", "move mug 1 to desk 1")
 Make = Callable[..., LoadedModel]
 
@@ -149,3 +151,17 @@ async def test_a_task_without_an_initial_state_begins_in_the_most_similar_record
     empty = LoadedModel("v", make_model().card, type(make_model().worlds)([]), make_model().engine)
     with pytest.raises(InvalidInputError):
         DreamEpisode(empty, retriever, request(Task("new", "put an egg on table")))
+
+
+async def test_an_episode_refuses_without_asking_the_model_and_asks_twice_about_a_contradiction(
+    make_model: Callable[..., LoadedModel], retriever: Any, mug_task: Task
+) -> None:
+    grants = make_model(lambda prompt, seed: " valid.\n= You see a sun 1.\n# continue\n", consistency=ALL_RULES)
+    episode = DreamEpisode(grants, retriever, EpisodeRequest("home", mug_task))
+    step = await episode.act("take mug 1 from shelf 1")
+    assert (step.state, step.valid_action, step.prompt_tokens) == ("Nothing happens.", False, 0)
+    assert step.reasoning == "impossible: not at shelf 1."
+    assert grants.engine.requests == []  # type: ignore[attr-defined]
+    invented = await episode.act("go to shelf 2")
+    assert invented.state == "You see a sun 1."
+    assert len(grants.engine.requests) == 2  # type: ignore[attr-defined]

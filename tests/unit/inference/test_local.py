@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -225,3 +226,82 @@ def test_a_folder_without_a_model_or_with_code_in_its_weights_is_refused(tiny_mo
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(InvalidInputError, match=r"pytorch_model\.bin"):
         LocalEngine(tmp_path, "v1")
+
+
+CHOICES = tuple(tuple(text.encode()) for text in ("go east\n", "go west\n", "look\n"))
+
+
+async def test_a_choice_is_drawn_with_the_probability_that_the_restricted_tree_gives_it(
+    engine: LocalEngine, tiny_model: Path
+) -> None:
+    """Against the library's own forward pass: each token renormalised over the tokens that keep to a choice."""
+    prompt, temperature = "A room.\n>", 0.7
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+
+    def expected(choice: tuple[int, ...]) -> list[float]:
+        ids, logprobs = engine.encode(prompt), []
+        for place, token in enumerate(choice):
+            tokens = sorted({c[place] for c in CHOICES if c[:place] == choice[:place]})
+            with torch.no_grad():
+                scores = model(torch.tensor([ids])).logits[0, -1][tokens] / temperature
+            logprobs.append(float(torch.log_softmax(scores, -1)[tokens.index(token)]))
+            ids.append(token)
+        return logprobs
+
+    drawn: dict[tuple[int, ...], int] = {}
+    answers = await asyncio.gather(
+        *[
+            engine.generate(ask(engine, prompt, session=f"s{i}", temperature=temperature, seed=i, choices=CHOICES))
+            for i in range(200)
+        ]
+    )
+    for answer in answers:
+        choice = tuple(answer.token_ids)
+        assert answer.finish == "stop"
+        assert answer.logprobs == pytest.approx(expected(choice), abs=1e-4)
+        drawn[choice] = drawn.get(choice, 0) + 1
+    for choice in CHOICES:
+        share = math.exp(sum(expected(choice)))
+        assert drawn.get(choice, 0) / 200 == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 200))
+
+
+async def test_a_session_goes_on_after_tokens_that_were_forced(engine: LocalEngine) -> None:
+    """Forced tokens are not decoded one by one; the next prompt makes up for what the cache lacks."""
+    first = ask(engine, "A room.\n>", choices=CHOICES, temperature=1.0, seed=3)
+    said = await engine.generate(first)
+    longer = replace(first, prompt_ids=[*first.prompt_ids, *said.token_ids, *engine.encode("You are there.\n>")])
+    cached = await engine.generate(longer)
+    fresh = await engine.generate(replace(longer, session="fresh"))
+    assert 0 < cached.cached_tokens < len(longer.prompt_ids)
+    assert fresh.cached_tokens == 0
+    assert cached.token_ids == fresh.token_ids
+    assert cached.logprobs == pytest.approx(fresh.logprobs, abs=1e-4)
+
+
+async def test_equal_greedy_prompts_are_computed_once_if_asked_to_remember(tiny_model: Path) -> None:
+    engine = LocalEngine(tiny_model, "v1", dtype=torch.float32, remembered=2)
+    plain = LocalEngine(tiny_model, "v1", dtype=torch.float32)
+    requests = [ask(engine, text, session=f"{text} {i}") for text in ("one", "two") for i in range(5)]
+    answers = await asyncio.gather(*[engine.generate(request) for request in requests])
+    assert [a.token_ids for a in answers] == [(await plain.generate(request)).token_ids for request in requests]
+    assert engine.counters["remembered"] == 8
+    assert engine.counters["completion_tokens"] == 2 * 12
+    for text in ("three", "two", "one"):  # room for two: `one` has left
+        await engine.generate(ask(engine, text))
+    assert engine.counters["remembered"] == 9
+    await asyncio.gather(*[engine.generate(ask(engine, "hot", temperature=1.0, seed=1)) for _ in range(2)])
+    assert engine.counters["remembered"] == 9
+    engine.load_weights(load_model(tiny_model).state_dict(), "v2")
+    assert (await engine.generate(ask(engine, "one"))).model_version == "v2"
+    await engine.close()
+    await plain.close()
+
+
+async def test_a_waiter_that_leaves_takes_no_answer_from_the_others(tiny_model: Path) -> None:
+    engine = LocalEngine(tiny_model, "v1", dtype=torch.float32, remembered=8)
+    first = asyncio.create_task(engine.generate(ask(engine, "same", session="a")))
+    second = asyncio.create_task(engine.generate(ask(engine, "same", session="b")))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert len((await second).token_ids) == 12
+    await engine.close()

@@ -35,8 +35,9 @@ def make_episode() -> MakeEpisode:
         task: str = "t",
         termination: TerminationReason = TerminationReason.SUCCESS,
         refused: Sequence[int] = (),
+        first_state: str = "A room.",
     ) -> Episode:
-        states = ["A room.", *(state for _, state in turns)]
+        states = [first_state, *(state for _, state in turns)]
         won = termination is TerminationReason.SUCCESS
         transitions = tuple(
             Transition(

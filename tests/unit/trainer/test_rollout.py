@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
+from dreamgym.core.action_choices import ActionRules
+from dreamgym.core.consistency import Consistency
 from dreamgym.core.episodes import Source, Task, TerminationReason
 from dreamgym.core.errors import (
     AdapterError,
@@ -22,6 +24,7 @@ from dreamgym.core.errors import (
 )
 from dreamgym.core.jobs import Rollouts
 from dreamgym.inference.scripted import ScriptedEngine
+from dreamgym.trainer.action_space import ActionSpace
 from dreamgym.trainer.rollout import Attempt, PlayedEpisode, World, play_all, seed_of
 from dreamgym.v1 import environment_pb2 as pb
 from dreamgym.v1 import environment_pb2_grpc
@@ -38,6 +41,7 @@ class Corridor(environment_pb2_grpc.EnvironmentServicer):
     """Three places long. Some words make it misbehave; see `_answer`."""
 
     def __init__(self) -> None:
+        self.first_state = "You are at 0."
         self.resets: list[pb.Reset] = []
         self.actions: list[str] = []
         self.open = 0
@@ -53,7 +57,7 @@ class Corridor(environment_pb2_grpc.EnvironmentServicer):
             async for request in request_iterator:
                 if request.HasField("reset"):
                     self.resets.append(request.reset)
-                    yield observed("You are at 0.")
+                    yield observed(self.first_state)
                     continue
                 action = request.act.action
                 self.actions.append(action)
@@ -289,6 +293,29 @@ async def test_a_turn_cut_short_ends_with_a_newline_that_the_policy_did_not_say(
     after = len("Task: reach the end\nYou are at 0.\n>")
     assert engine.decode(episode.ids[after : after + 9]) == " forward\n"
     assert episode.sampled[after : after + 9] == [True] * 8 + [False]
+
+
+async def test_a_policy_with_rules_is_offered_what_the_texts_leave_open(stage: Stage) -> None:
+    rules = ActionRules(
+        action_format="forward | open (place)",
+        consistency=Consistency(rules=("reach",)),
+        refusals=("Nothing happens.",),
+    )
+    words = frozenset(b"forward")
+    engine = ScriptedEngine(always("forward"))
+    stage.corridor.first_state = "You are at 0, before a door 1."
+    stage.world = replace(stage.world, space=ActionSpace(words, 256, rules))
+    (episode,) = await stage.play(engine)
+    assert [engine.decode(c) for c in engine.requests[0].choices or ()] == [" forward\n"]
+    assert engine.requests[0].allowed is None
+    assert len(episode.allowed) == sum(episode.sampled)
+    assert episode.learnt == [False] * len(episode.ids), "nothing was chosen where one choice is left"
+    stage.corridor.first_state = "You are at 0."
+    engine.requests.clear()
+    (episode,) = await stage.play(engine)
+    assert engine.requests[0].choices is None
+    assert set(engine.requests[0].allowed or ()) == words | set(engine.requests[0].prompt_ids)
+    assert episode.learnt == episode.sampled
 
 
 async def test_a_group_shares_its_world_and_differs_in_what_it_samples(stage: Stage) -> None:

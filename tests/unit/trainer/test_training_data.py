@@ -5,9 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
+
 from dreamgym.core import policy_prompt
+from dreamgym.core.action_choices import ActionRules
+from dreamgym.core.consistency import Consistency
 from dreamgym.core.dream_prompt import Demonstration, parse_answer
 from dreamgym.core.episodes import Episode, TerminationReason
+from dreamgym.trainer.action_space import ActionSpace, allowed_tokens
 from dreamgym.trainer.branch_packing import PackedSequence, prediction_targets
 from dreamgym.trainer.experience_data import (
     AnnotatedEpisode,
@@ -51,6 +56,33 @@ def test_a_played_episode_trains_exactly_what_was_sampled() -> None:
     packed = sampled_sequence(encode(text), sampled)
     assert bytes(packed.ids).decode() == text
     assert trained(packed) == " look\n"
+
+
+RULES_OF_DOORS = ActionRules(
+    action_format="go to (place) | open (place) | wait",
+    consistency=Consistency(rules=("already", "reach"), verbs=()),
+    refusals=("Nothing happens.",),
+)
+DOORS = [("go to door 1", "You are at the door 1."), ("open door 1", "It is open."), ("dance", "You dance.")]
+
+
+def test_a_demonstration_with_choices_trains_only_what_was_chosen(make_episode: MakeEpisode) -> None:
+    """Two doors: only the first letter of the verb and the door's number are free; `dance` is no choice, so all of it is."""
+    episode = make_episode("e", DOORS, first_state="You see a door 1, and a door 2.")
+    packed = demonstration(episode, encode, RULES_OF_DOORS)
+    assert trained(packed) == "g1" + "o" + " dance\n"
+    free = [tuple(b"gw"), tuple(b"12"), tuple(b"gow")]
+    assert packed.allowed == free + [()] * len(" dance\n")
+    space = ActionSpace(frozenset(encode("dance\n")), 256, RULES_OF_DOORS)
+    allowed = allowed_tokens(packed, space)
+    assert [tuple(row.nonzero()[:, 0].tolist()) for row in allowed[:3]] == free
+    assert set(encode("You see a door dance\n")) <= set(allowed[3].nonzero()[:, 0].tolist())
+
+
+def test_choices_that_do_not_fit_the_targets_are_refused() -> None:
+    packed = sampled_sequence(encode("ab"), [False, True], [(1,), (2,)])
+    with pytest.raises(ValueError, match="2 sets of choices for 1 predicted"):
+        allowed_tokens(packed, ActionSpace(frozenset(), 256))
 
 
 def test_demonstrations_are_successful_frugal_and_spread_over_tasks(make_episode: MakeEpisode) -> None:

@@ -59,7 +59,7 @@ async def fly_canary(
     chosen = [tasks[(start + i) % len(tasks)] for i in range(min(spec.canary_episodes, len(tasks)))]
     budget = spec.canary_episodes * spec.rollouts.max_steps
     reality = real_world(context, budget, record=False, budget_id=f"stage-{context.stage}-canary-{iteration}")
-    reality = replace(reality, action_tokens=world.action_tokens)
+    reality = replace(reality, space=world.space)
     outcomes: dict[str, dict[str, float]] = {}
     transitions = 0
     rollouts = spec.rollouts.model_copy(update={"temperature": 0.4})

@@ -14,13 +14,14 @@ import grpc
 import torch
 
 import dreamgym
-from dreamgym.core.action_vocabulary import OPEN, SEEN, format_tokens
+from dreamgym.core.action_choices import ActionRules
+from dreamgym.core.action_vocabulary import OPEN, format_tokens
 from dreamgym.core.episodes import Episode, Source
 from dreamgym.core.errors import DreamGymError, InvalidInputError
 from dreamgym.inference.local import LocalEngine
 from dreamgym.inference.model_store import ModelStore, Published
+from dreamgym.trainer.action_space import ActionSpace
 from dreamgym.trainer.model_files import base_path, hash_of, publish_model, read_card
-from dreamgym.trainer.rows import Vocabulary
 from dreamgym.trainer.session import JobSession
 from dreamgym.trainer.settings import TrainerSettings
 from dreamgym.v1 import jobs_pb2, replay_pb2, replay_pb2_grpc
@@ -167,17 +168,19 @@ class StageContext:
             raise error_from_rpc(error, service="replay") from error
         return int(answer.cursor)
 
-    def vocabulary(self, kind: str, encode: Callable[[str], list[int]], size: int) -> Vocabulary | None:
-        """What actions may consist of, for a policy of this kind (`seen` or `open`) in this environment."""
-        if kind != SEEN or not self.environment.action_format:
+    def action_space(
+        self, kind: str, rules: ActionRules | None, encode: Callable[[str], list[int]], size: int
+    ) -> ActionSpace | None:
+        """What actions of a policy of this kind (`choices`, `seen` or `open`) may consist of in this environment."""
+        if kind == OPEN or not self.environment.action_format:
             return None
-        return Vocabulary(format_tokens(self.environment.action_format, encode), size)
+        return ActionSpace(format_tokens(self.environment.action_format, encode), size, rules)
 
-    def policy_vocabulary(self, policy: ModelReference, engine: LocalEngine) -> Vocabulary | None:
+    def policy_space(self, policy: ModelReference, engine: LocalEngine) -> ActionSpace | None:
         """The same, as the policy was trained (its card says so)."""
-        return self.vocabulary(
-            read_card(policy.path).get("action_vocabulary", OPEN), engine.encode, engine.vocabulary_size
-        )
+        card = read_card(policy.path)
+        rules = ActionRules.model_validate(card["action_rules"]) if card.get("action_rules") else None
+        return self.action_space(card.get("action_vocabulary", OPEN), rules, engine.encode, engine.vocabulary_size)
 
     @contextmanager
     def threads(self) -> Iterator[None]:

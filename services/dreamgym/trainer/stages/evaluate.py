@@ -25,14 +25,13 @@ async def run(context: StageContext, spec: Evaluate) -> dict[str, Any]:
             remedy="Add held-out tasks: POST /v1/environments/{env}/tasks.",
         )
     engine = LocalEngine(policy.path, policy.version, slots=context.settings.trainer_slots)
-    words = context.policy_vocabulary(policy, engine)
-    tokens = words.tokens if words else None
+    space = context.policy_space(policy, engine)
     result: dict[str, Any] = {"label": spec.label, "policy": policy.version, "split": spec.split, "tasks": len(tasks)}
     played: list[PlayedEpisode] = []
     try:
         if spec.where in ("dream", "both"):
             world = await dream_world(context, await context.resolve(spec.experience_model, "experience"))
-            world = replace(world, action_tokens=tokens)
+            world = replace(world, space=space)
             episodes = await play_tasks(context, engine, world, spec, tasks)
             result["dream"] = summary(episodes)
             played += episodes
@@ -46,7 +45,7 @@ async def run(context: StageContext, spec: Evaluate) -> dict[str, Any]:
             world = real_world(
                 context, budget if budget is not None else spec.episodes * spec.rollouts.max_steps, record=False
             )
-            world = replace(world, action_tokens=tokens)
+            world = replace(world, space=space)
             episodes = await play_tasks(context, engine, world, spec, tasks)
             result["real"] = summary(episodes)
             played += episodes

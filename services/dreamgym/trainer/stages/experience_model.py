@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from dreamgym.core import world_sheet
+from dreamgym.core.consistency import refusals_of
 from dreamgym.core.dream_prompt import Demonstration
 from dreamgym.core.episodes import Episode, Source
 from dreamgym.core.errors import InvalidInputError
@@ -191,13 +192,3 @@ async def with_demonstrations(
         )
         place += steps
     return filled
-
-
-def refusals_of(episodes: Sequence[Episode]) -> list[str]:
-    """State texts by which the environment refuses an action, most frequent first (at most 16)."""
-    counts: dict[str, int] = {}
-    for episode in episodes:
-        for t in episode.transitions:
-            if not t.valid_action:
-                counts[t.next_state] = counts.get(t.next_state, 0) + 1
-    return sorted(counts, key=lambda text: -counts[text])[:16]

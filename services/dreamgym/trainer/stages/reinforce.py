@@ -95,10 +95,9 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
     engine = LocalEngine(parent.path, f"{parent.version}+{progress.iteration}", slots=context.settings.trainer_slots)
     if progress.iteration:
         engine.load_weights(state.model.state_dict(), f"{parent.version}+{progress.iteration}")
-    words = context.policy_vocabulary(parent, engine)
-    if words is not None:
-        world = replace(world, action_tokens=words.tokens)
-        plan = replace(plan, update=replace(plan.update, vocabulary=words))
+    space = context.policy_space(parent, engine)
+    world = replace(world, space=space)
+    plan = replace(plan, update=replace(plan.update, space=space))
     curriculum = _CurriculumClient(context)
     await curriculum.open(tasks, plan, experience_version)
     if newest is not None:

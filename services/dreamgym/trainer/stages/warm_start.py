@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dreamgym.core.action_choices import CHOICES, learn_rules
+from dreamgym.core.consistency import refusals_of
 from dreamgym.core.episodes import Source
 from dreamgym.core.errors import InvalidInputError
 from dreamgym.core.jobs import TrainPolicy
@@ -32,7 +34,10 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
 
     count = max(1, min(spec.renumbered_copies, round(spec.epochs)))
     seed = f"{context.session.seed}:{context.stage}"
-    sequences = [demonstration(copy, encode) for episode in chosen for copy in copies(episode, count, seed)]
+    rules = None
+    if spec.action_vocabulary == CHOICES:
+        rules = learn_rules(context.environment.action_format, seeds, refusals_of(seeds))
+    sequences = [demonstration(copy, encode, rules) for episode in chosen for copy in copies(episode, count, seed)]
     trained = await train_supervised(
         context,
         parent,
@@ -42,11 +47,13 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
         pad_id=0,
         time_limit_s=spec.time_limit_s,
         name="policy_loss",
-        vocabulary=context.vocabulary(spec.action_vocabulary, encode, vocabulary_size(parent.path)),
+        space=context.action_space(spec.action_vocabulary, rules, encode, vocabulary_size(parent.path)),
     )
     manifest = {"config": spec.model_dump(mode="json"), "data": hash_of([e.id for e in chosen])}
-    named = await context.publish(
-        "policy", trained.state.model, parent, card={"action_vocabulary": spec.action_vocabulary}, manifest=manifest
-    )
+    card = {
+        "action_vocabulary": spec.action_vocabulary,
+        "action_rules": rules.model_dump(mode="json") if rules else None,
+    }
+    named = await context.publish("policy", trained.state.model, parent, card=card, manifest=manifest)
     StageCheckpoints(context.store, context.session.job_id, context.stage).clear()
     return {**named, **trained.summary(), "demonstrations": len(chosen), "real_transitions": 0, "algorithm": "sft"}

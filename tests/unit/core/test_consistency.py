@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from dreamgym.core.consistency import LISTING, RULES, Consistency, TrackedWorld, validated_rules
 from dreamgym.core.dream_prompt import Outcome
 from dreamgym.core.episodes import Episode, Source, Task, TerminationReason, Transition
 from dreamgym.core.world_sheet import Sheet, parse
-from dreamgym.experience.consistency import LISTING, RULES, Consistency, TrackedWorld, validated_rules
-from dreamgym.experience.engines import LoadedModel
-from dreamgym.experience.episode import DreamEpisode, EpisodeRequest
 
 ROOM = "You are in a room. You see a desk 1, a shelf 1, and a shelf 2."
 ALL = Consistency(rules=(*RULES, LISTING), verbs=("go", "take", "move", "look", "open"))
@@ -65,17 +60,3 @@ def test_without_rules_places_or_a_known_refusal_nothing_is_refused() -> None:
     assert TrackedWorld(ROOM, SHEET, Consistency(), REFUSALS).refuses("take sun 1 from moon 1") == ""
     assert TrackedWorld(ROOM, SHEET, ALL, ()).refuses("take sun 1 from moon 1") == ""
     assert TrackedWorld("[1] link: Home", {}, ALL, REFUSALS).refuses("click [1]") == ""
-
-
-async def test_an_episode_refuses_without_asking_the_model_and_asks_twice_about_a_contradiction(
-    make_model: Callable[..., LoadedModel], retriever: Any, mug_task: Task
-) -> None:
-    grants = make_model(lambda prompt, seed: " valid.\n= You see a sun 1.\n# continue\n", consistency=ALL)
-    episode = DreamEpisode(grants, retriever, EpisodeRequest("home", mug_task))
-    step = await episode.act("take mug 1 from shelf 1")
-    assert (step.state, step.valid_action, step.prompt_tokens) == ("Nothing happens.", False, 0)
-    assert step.reasoning == "impossible: not at shelf 1."
-    assert grants.engine.requests == []  # type: ignore[attr-defined]
-    invented = await episode.act("go to shelf 2")
-    assert invented.state == "You see a sun 1."
-    assert len(grants.engine.requests) == 2  # type: ignore[attr-defined]

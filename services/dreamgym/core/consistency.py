@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from dreamgym.core.dream_prompt import Outcome
 from dreamgym.core.episodes import Episode
+from dreamgym.core.tracking import Move, Tracker, Verb
 from dreamgym.core.world_sheet import Sheet
-from dreamgym.experience.tracking import Move, Tracker, Verb
 
 MINIMUM_CHANCES = 20
 """Accepted actions that a rule could have refused and did not; n of them bound its error by 3 / n (95 %)."""
@@ -69,15 +69,26 @@ def _hands_full(tracker: Tracker, move: Move) -> str:
 
 def _out_of_sight(tracker: Tracker, move: Move) -> str:
     thing, here = move.things[0], tracker.here
-    if thing in tracker.holding or here not in tracker.contents:
+    if thing in tracker.holding:
         return ""
     if here in tracker.closed:
         return f"{here} is closed"
-    return "" if thing in tracker.contents[here] else f"{thing} is not here"
+    if here in tracker.contents:
+        return "" if thing in tracker.contents[here] else f"{thing} is not here"
+    elsewhere = [place for place, things in tracker.contents.items() if thing in things]
+    return f"{thing} is at {elsewhere[0]}" if elsewhere else ""
 
 
 def _not_held(tracker: Tracker, move: Move) -> str:
     return f"not holding {move.things[0]}" if move.things[0] not in tracker.holding else ""
+
+
+def _not_shut(tracker: Tracker, move: Move) -> str:
+    return "" if move.places[-1] in tracker.closed else f"{move.places[-1]} is not closed"
+
+
+def _not_opened(tracker: Tracker, move: Move) -> str:
+    return "" if move.places[-1] in tracker.opened else f"{move.places[-1]} is not open"
 
 
 def _shut(tracker: Tracker, move: Move) -> str:
@@ -102,6 +113,8 @@ RULES: dict[str, Rule] = {
     "use": Rule(lambda move: move.verb is Verb.OTHER and bool(move.things) and not move.places, _out_of_sight),
     "open": Rule(lambda move: move.verb is Verb.OPEN and bool(move.places), _open_already),
     "close": Rule(lambda move: move.verb is Verb.CLOSE and bool(move.places), _shut),
+    "closed": Rule(lambda move: move.verb is Verb.OPEN and bool(move.places), _not_shut),
+    "opened": Rule(lambda move: move.verb is Verb.CLOSE and bool(move.places), _not_opened),
 }
 
 
@@ -115,6 +128,16 @@ class TrackedWorld:
         self._consistency = consistency
         self._refusals = {" ".join(text.split()) for text in refusals}
         self._active = bool(consistency.rules and refusals and self._tracker.places)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The places that the first state names; none if the world is not tracked."""
+        return tuple(self._tracker.places) if self._active else ()
+
+    @property
+    def things(self) -> tuple[str, ...]:
+        """Everything else that was named so far, sorted."""
+        return tuple(sorted(self._tracker.known.difference(self._tracker.places))) if self._active else ()
 
     def refuses(self, action: str) -> str:
         """Why the action is impossible; empty if nothing that is known stands against it."""
@@ -179,3 +202,13 @@ def _listing_differs(tracker: Tracker, action: str, state: str) -> bool:
     return trial.accept(trial.read(action), state) and set(trial.contents[trial.here]) != known.get(
         trial.here, set(trial.contents[trial.here])
     )
+
+
+def refusals_of(episodes: Sequence[Episode]) -> list[str]:
+    """State texts by which the environment refuses an action, most frequent first (at most 16)."""
+    counts: dict[str, int] = {}
+    for episode in episodes:
+        for t in episode.transitions:
+            if not t.valid_action:
+                counts[t.next_state] = counts.get(t.next_state, 0) + 1
+    return sorted(counts, key=lambda text: -counts[text])[:16]
