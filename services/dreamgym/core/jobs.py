@@ -82,6 +82,13 @@ class _Reinforcement(_Spec):
     clip_high: float = Field(0.28, gt=0)
     normalize_std: bool = True
     invalid_action_penalty: float = Field(0.1, ge=0)
+    step_credit: float = Field(
+        1.0,
+        ge=0,
+        description="Weight of step-level advantages (GiGPO): an action against the group's other actions in the same state. "
+        "0: the episode's advantage alone (GRPO).",
+    )
+    discount: float = Field(0.95, gt=0, le=1, description="Of step-level returns.")
     time_limit_s: float | None = Field(None, gt=0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,47 @@ def group_advantages(rewards: Sequence[float], *, normalize_std: bool = True) ->
     if std < STD_FLOOR:
         return [0.0] * len(rewards)
     return [c / std for c in centred] if normalize_std else centred
+
+
+@dataclass(frozen=True)
+class CreditedStep:
+    """One action of a group's episode: the state that it was taken in, and its immediate reward."""
+
+    state: Hashable
+    reward: float
+
+
+def step_advantages(
+    episodes: Sequence[Sequence[CreditedStep]], *, discount: float, std_damping: float = 0.1
+) -> list[list[float]]:
+    """Step-level credit (GiGPO, arXiv 2505.10978): what an action brought, against the group's other actions in its state.
+
+    The discounted return from each step on, less the mean over all steps of the group that were taken in the same state,
+    divided by their standard deviation plus `std_damping` (so that returns which hardly differ weigh little). A step alone
+    in its state has advantage 0.
+    """
+    returns: list[list[float]] = []
+    siblings: dict[Hashable, list[float]] = {}
+    for steps in episodes:
+        total, along = 0.0, []
+        for step in reversed(steps):
+            total = step.reward + discount * total
+            along.append(total)
+            siblings.setdefault(step.state, []).append(total)
+        returns.append(along[::-1])
+
+    def advantage(state: Hashable, value: float) -> float:
+        others = siblings[state]
+        if len(others) < 2:
+            return 0.0
+        mean = sum(others) / len(others)
+        std = (sum((other - mean) ** 2 for other in others) / (len(others) - 1)) ** 0.5
+        return (value - mean) / (std + std_damping)
+
+    return [
+        [advantage(step.state, value) for step, value in zip(steps, along, strict=True)]
+        for steps, along in zip(episodes, returns, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

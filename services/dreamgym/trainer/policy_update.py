@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dreamgym.trainer.action_space import ActionSpace
-from dreamgym.trainer.advantages import group_advantages, policy_loss
+from dreamgym.trainer.advantages import CreditedStep, group_advantages, policy_loss, step_advantages
 from dreamgym.trainer.policy_data import sampled_sequence
 from dreamgym.trainer.rollout import PlayedEpisode
 from dreamgym.trainer.rows import RowBatch, micro_batches, plan_batches, stack_rows
@@ -30,13 +30,17 @@ class UpdateSettings:
     invalid_action_penalty: float
     minibatches: int
     temperature: float
+    step_credit: float = 0.0
+    discount: float = 0.95
     space: ActionSpace | None = None
 
 
 @dataclass
 class ScoredEpisode:
+    """An episode with the advantage of each of its actions."""
+
     episode: PlayedEpisode
-    advantage: float
+    advantages: list[float]
 
 
 @dataclass
@@ -86,11 +90,37 @@ def score_groups(groups: Sequence[Sequence[PlayedEpisode]], settings: UpdateSett
         if len({episode.success for episode in counted}) == 1:
             zero += 1
             continue
-        advantages = group_advantages(rewards, normalize_std=settings.normalize_std)
         used += 1
-        scored += [ScoredEpisode(e, a) for e, a in zip(counted, advantages, strict=True) if a]
+        scored += [e for e in _credited(counted, rewards, settings) if any(e.advantages) and any(e.episode.learnt)]
     mean = sum(rewards_seen) / len(rewards_seen) if rewards_seen else 0.0
     return Scored(scored, used, zero, incomplete, mean)
+
+
+def _credited(
+    group: Sequence[PlayedEpisode], rewards: Sequence[float], settings: UpdateSettings
+) -> list[ScoredEpisode]:
+    """Each action's advantage: its episode's, and, weighed by `step_credit`, its own among those in the same state."""
+    whole = group_advantages(rewards, normalize_std=settings.normalize_std)
+    alone = [[0.0] * len(episode.transitions) for episode in group]
+    if settings.step_credit:
+        steps = [_steps_of(episode, settings.invalid_action_penalty) for episode in group]
+        alone = step_advantages(steps, discount=settings.discount)
+    return [
+        ScoredEpisode(episode, [advantage + settings.step_credit * own for own in owns])
+        for episode, advantage, owns in zip(group, whole, alone, strict=True)
+    ]
+
+
+def _steps_of(episode: PlayedEpisode, invalid_action_penalty: float) -> list[CreditedStep]:
+    """The actions of an episode. A refused one changed nothing: what follows it was taken in the same state."""
+    steps: list[CreditedStep] = []
+    state = episode.transitions[0].state if episode.transitions else ""
+    for number, transition in enumerate(episode.transitions, 1):
+        won = episode.success and number == len(episode.transitions)
+        penalty = 0.0 if transition.valid_action else invalid_action_penalty
+        steps.append(CreditedStep(state, float(won) - penalty))
+        state = transition.next_state if transition.valid_action else state
+    return steps
 
 
 def update_policy(
@@ -157,7 +187,6 @@ def _part(scored: Scored, batch: RowBatch) -> _Part:
     for members in batch.members:
         for index in members:
             item = scored.episodes[index]
-            kept = [p for p, mark in zip(item.episode.logprobs, item.episode.learnt, strict=True) if mark]
-            sampler += kept
-            advantages += [item.advantage] * len(kept)
+            sampler += [p for p, mark in zip(item.episode.logprobs, item.episode.learnt, strict=True) if mark]
+            advantages += [item.advantages[turn] for turn in item.episode.turns_learnt]
     return _Part(batch, torch.tensor(advantages), torch.tensor(sampler), torch.tensor(sampler))

@@ -67,6 +67,17 @@ class PlayedEpisode:
         return [mark and not forced(next(chosen, ())) for mark in self.sampled]
 
     @property
+    def turns_learnt(self) -> list[int]:
+        """For each learnt token the number of its turn, from 0."""
+        turn, before, turns = -1, False, []
+        for sampled, learnt in zip(self.sampled, self.learnt, strict=True):
+            turn += sampled and not before
+            before = sampled
+            if learnt:
+                turns.append(turn)
+        return turns
+
+    @property
     def allowed_learnt(self) -> list[Allowed]:
         """`allowed` without the forced tokens."""
         return [tokens for tokens in self.allowed if not forced(tokens)]

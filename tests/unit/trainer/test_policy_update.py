@@ -112,7 +112,7 @@ def test_a_failed_episode_leaves_the_group_and_is_no_zero(reason: TerminationRea
     failed = played("failed", reason)
     scored = score_groups([[WON, failed, LOST], [WON, failed]], SETTINGS)
     assert {s.episode.id for s in scored.episodes} == {"won", "lost"}
-    assert [s.advantage for s in scored.episodes] == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5)])
+    assert [s.advantages for s in scored.episodes] == [pytest.approx([a, a]) for a in (math.sqrt(0.5), -math.sqrt(0.5))]
     assert (scored.groups_used, scored.groups_incomplete, scored.mean_reward) == (1, 1, 0.5)
 
 
@@ -120,6 +120,30 @@ def test_refused_actions_cost_their_share_of_the_penalty() -> None:
     assert returns_of(played("a", TerminationReason.SUCCESS, refused=1), 0.1) == pytest.approx(0.95)
     assert returns_of(played("a", refused=2), 0.1) == pytest.approx(-0.1)
     assert returns_of(PlayedEpisode("empty", TASK, TerminationReason.FAILURE), 0.1) == 0.0
+
+
+def test_an_action_is_credited_against_the_others_in_its_state() -> None:
+    """Both start in `s`; a refused action stays there, so the second chance counts in the same state."""
+    settings = replace(SETTINGS, step_credit=2.0, discount=0.5)
+    won, lost = played("won", TerminationReason.SUCCESS), played("lost", refused=1)
+    won.transitions = [Transition("s", "a", "t"), Transition("t", "b", "u")]
+    lost.transitions = [Transition("s", "x", "no", valid_action=False), Transition("no", "y", "v")]
+    plain = [s.advantages[0] for s in score_groups([[won, lost]], SETTINGS).episodes]
+    scored = {s.episode.id: s.advantages for s in score_groups([[won, lost]], settings).episodes}
+    in_s = [0.5, -0.1, 0.0]  # discounted returns of a, x, y
+    mean = sum(in_s) / 3
+    std = math.sqrt(sum((r - mean) ** 2 for r in in_s) / 2)
+    own = [2 * (r - mean) / (std + 0.1) for r in in_s]
+    assert scored["won"] == pytest.approx([plain[0] + own[0], plain[0]]), "b was alone in its state"
+    assert scored["lost"] == pytest.approx([plain[1] + own[1], plain[1] + own[2]])
+
+
+def test_each_token_bears_the_advantage_of_its_turn() -> None:
+    episode = played("e", said="ab")
+    assert episode.turns_learnt == [0, 0, 1, 1]
+    episode.allowed = [(97, 98), (98,), (97,), (98, 99)]  # one token of each turn was forced
+    assert episode.turns_learnt == [0, 1]
+    assert episode.allowed_learnt == [(97, 98), (98, 99)]
 
 
 def test_without_a_signal_no_step_is_made(make_state: MakeState) -> None:

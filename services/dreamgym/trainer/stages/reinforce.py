@@ -188,6 +188,8 @@ def plan_of(spec: TrainPolicy | SimToReal) -> Plan:
             invalid_action_penalty=spec.invalid_action_penalty,
             minibatches=spec.minibatches,
             temperature=spec.rollouts.temperature,
+            step_credit=spec.step_credit,
+            discount=spec.discount,
         ),
     )
 
