@@ -100,8 +100,8 @@ class TrainPolicy(_Reinforcement):
     # Supervised warm start
     demonstrations: int = Field(120, ge=1, description="Successful seed episodes that the warm start imitates.")
     epochs: float = Field(4.0, gt=0)
-    renumbered_copies: int = Field(
-        4, ge=1, le=64, description="Copies of each demonstration, all but the first with other entity numbers."
+    relabelled_copies: int = Field(
+        12, ge=1, le=64, description="Copies of each demonstration, all but the first with other numbers and names."
     )
     action_vocabulary: Literal["open", "seen", "choices"] = Field(
         "choices",

@@ -59,7 +59,7 @@ def step_advantages(
         if len(others) < 2:
             return 0.0
         mean = sum(others) / len(others)
-        std = (sum((other - mean) ** 2 for other in others) / (len(others) - 1)) ** 0.5
+        std: float = (sum((other - mean) ** 2 for other in others) / (len(others) - 1)) ** 0.5
         return (value - mean) / (std + std_damping)
 
     return [

@@ -13,7 +13,7 @@ from dreamgym.core import dream_prompt
 from dreamgym.core.dream_prompt import Demonstration, Outcome
 from dreamgym.core.episodes import Episode
 from dreamgym.trainer.branch_packing import PackedSequence, pack_branches
-from dreamgym.trainer.renumbering import renumbering, texts_of, with_texts
+from dreamgym.trainer.relabelling import renumbering, texts_of, with_texts
 
 Encode = Callable[[str], list[int]]
 

@@ -13,7 +13,7 @@ from dreamgym.inference.local_model import load_tokenizer
 from dreamgym.trainer.checkpoints import StageCheckpoints
 from dreamgym.trainer.model_files import hash_of, vocabulary_size
 from dreamgym.trainer.policy_data import choose_demonstrations, demonstration
-from dreamgym.trainer.renumbering import copies
+from dreamgym.trainer.relabelling import copies, names_of_things
 from dreamgym.trainer.stages.context import StageContext
 from dreamgym.trainer.supervised import train_supervised
 
@@ -32,12 +32,14 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
 
-    count = max(1, min(spec.renumbered_copies, round(spec.epochs)))
+    count = max(1, min(spec.relabelled_copies, round(spec.epochs)))
     seed = f"{context.session.seed}:{context.stage}"
     rules = None
     if spec.action_vocabulary == CHOICES:
         rules = learn_rules(context.environment.action_format, seeds, refusals_of(seeds))
-    sequences = [demonstration(copy, encode, rules) for episode in chosen for copy in copies(episode, count, seed)]
+    names = names_of_things(seeds)
+    shown = (copy for episode in chosen for copy in copies(episode, count, seed, names))
+    sequences = [demonstration(copy, encode, rules) for copy in shown]
     trained = await train_supervised(
         context,
         parent,
