@@ -12,6 +12,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pydantic import BaseModel, ConfigDict
 
@@ -33,6 +34,10 @@ class ActionForm:
 
     words: tuple[str, ...]
     slots: tuple[tuple[str, ...], ...]
+
+    @property
+    def first_word(self) -> str:
+        return (self.words[0].split() or [""])[0]
 
     def filled(self, names: Sequence[str]) -> str:
         """The action with its slots filled in order."""
@@ -88,26 +93,31 @@ class ActionChooser:
 
     def choices(self) -> list[str]:
         """The open actions, sorted; empty if nothing is known to choose from, or too much."""
-        places, things = self._world.places, self._world.things
+        things = self._world.things
         found: dict[str, None] = {}
         for form in self._forms:
-            fitting = [[name for name in (*places, *things) if _fits(slot, name, places)] for slot in form.slots]
+            places = self._world.candidates(form.first_word)
+            fitting = [
+                [*(p for p in places if _fits(slot, p, True)), *(t for t in things if _fits(slot, t, False))]
+                for slot in form.slots
+            ]
             for names in itertools.product(*fitting):
                 action = form.filled(names)
-                if not self._world.refuses(action):
+                if not self._world.refuses_named(action, names):
                     found[action] = None
             if len(found) > MOST_CHOICES:
                 return []
-        return sorted(found) if places else []
+        return sorted(found) if self._world.places else []
 
     def follow(self, action: str, state: str) -> None:
         """Read a turn."""
         self._world.follow(action, state)
 
 
-def _fits(slot: tuple[str, ...], name: str, places: Sequence[str]) -> bool:
+@lru_cache(maxsize=65_536)
+def _fits(slot: tuple[str, ...], name: str, is_place: bool) -> bool:
     """Whether a name fits a slot: by its role, or by a class that is the slot's word or ends with it (`lamp`)."""
-    is_place, kind = name in places, class_of(name)
+    kind = class_of(name)
     for word in slot:
         if word in _PLACES:
             if is_place:
@@ -120,7 +130,7 @@ def _fits(slot: tuple[str, ...], name: str, places: Sequence[str]) -> bool:
     return False
 
 
-def token_choices(choices: Sequence[str], say: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:
+def token_choices(choices: Sequence[str], say: Callable[[str], Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     """The choices as the policy writes them, in token ids."""
     return tuple(tuple(say(choice)) for choice in choices)
 

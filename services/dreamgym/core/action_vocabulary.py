@@ -9,7 +9,7 @@ notion of turns.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dreamgym.core.policy_prompt import END_OF_ACTION
 
@@ -17,7 +17,7 @@ OPEN, SEEN = "open", "seen"
 _WORD = re.compile(r"[A-Za-z]+")
 
 
-def format_tokens(action_format: str, encode: Callable[[str], list[int]]) -> frozenset[int]:
+def format_tokens(action_format: str, encode: Callable[[str], Sequence[int]]) -> frozenset[int]:
     """Token ids of the action format's words and of the end of an action."""
     tokens = set(encode(END_OF_ACTION))
     for word in _WORD.findall(action_format):

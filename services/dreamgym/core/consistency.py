@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dreamgym.core.dream_prompt import Outcome
 from dreamgym.core.episodes import Episode
-from dreamgym.core.tracking import Move, Tracker, Verb
+from dreamgym.core.tracking import Move, Tracker, Verb, verb_of
 from dreamgym.core.world_sheet import Sheet
 
 MINIMUM_CHANCES = 20
@@ -127,6 +127,7 @@ class TrackedWorld:
         self._tracker = Tracker(initial_state, sheet)
         self._consistency = consistency
         self._refusals = {" ".join(text.split()) for text in refusals}
+        self._rules = [RULES[name] for name in consistency.rules if name in RULES]
         self._active = bool(consistency.rules and refusals and self._tracker.places)
 
     @property
@@ -139,15 +140,28 @@ class TrackedWorld:
         """Everything else that was named so far, sorted."""
         return tuple(sorted(self._tracker.known.difference(self._tracker.places))) if self._active else ()
 
+    def candidates(self, first_word: str) -> tuple[str, ...]:
+        """The places that an action with this first word can be about: all, or the one where the agent is (rule `reach`)."""
+        near = "reach" in self._consistency.rules and verb_of(first_word) not in (Verb.GO, Verb.CARRY)
+        return tuple(place for place in self.places if not near or place == self._tracker.here)
+
     def refuses(self, action: str) -> str:
         """Why the action is impossible; empty if nothing that is known stands against it."""
         if not self._active:
             return ""
-        move = self._tracker.read(action)
+        return self._fault(self._tracker.read(action))
+
+    def refuses_named(self, action: str, names: Sequence[str]) -> str:
+        """The same for an action whose entities are known, without reading them out of its text."""
+        return self._fault(self._tracker.move(action, names)) if self._active else ""
+
+    def _fault(self, move: Move) -> str:
         if self._consistency.verbs and move.word not in self._consistency.verbs:
             return "not a command"
-        faults = (RULES[name].fault(self._tracker, move) for name in self._chosen if RULES[name].applies(move))
-        return next((fault for fault in faults if fault), "")
+        for rule in self._rules:
+            if rule.applies(move) and (fault := rule.fault(self._tracker, move)):
+                return fault
+        return ""
 
     def contradicts(self, action: str, outcome: Outcome) -> bool:
         """True if the model's state lists other things than the place holds."""
@@ -163,10 +177,6 @@ class TrackedWorld:
         truth = {place: list(things) for place, things in tracker.contents.items()}
         if tracker.accept(tracker.read(action), state) and tracker.here in truth:
             tracker.contents[tracker.here] = truth[tracker.here]
-
-    @property
-    def _chosen(self) -> Sequence[str]:
-        return [name for name in self._consistency.rules if name in RULES]
 
 
 def validated_rules(episodes: Sequence[Episode], sheets: Sequence[Sheet]) -> Consistency:

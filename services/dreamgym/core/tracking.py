@@ -50,6 +50,11 @@ class Move:
     things: tuple[str, ...]
 
 
+def verb_of(word: str) -> Verb:
+    """What an action that begins with this word is about."""
+    return _WORDS.get(word.lower(), Verb.OTHER)
+
+
 class Tracker:
     """The state of one episode's world, as far as its texts and its sheet tell."""
 
@@ -73,11 +78,14 @@ class Tracker:
 
     def read(self, action: str) -> Move:
         """What an action means here."""
-        named = action_entities(action, self.known)
+        return self.move(action, action_entities(action, self.known))
+
+    def move(self, action: str, named: Sequence[str]) -> Move:
+        """What an action that names these entities means here."""
         places = tuple(name for name in named if name in self.places)
         things = tuple(name for name in named if name not in self.places)
         word = (action.split() or [""])[0].lower()
-        verb = _WORDS.get(word, Verb.OTHER)
+        verb = verb_of(word)
         if verb is Verb.PUT and not things and places:  # "move to shelf 1"
             verb = Verb.GO
         if verb is Verb.CARRY and len(action.split()) > 1:

@@ -10,7 +10,7 @@ from dreamgym.core.episodes import Episode
 from dreamgym.trainer.action_space import Allowed, allowed_along, forced
 from dreamgym.trainer.branch_packing import PackedSequence, pack_branches
 
-Encode = Callable[[str], list[int]]
+Encode = Callable[[str], Sequence[int]]
 
 
 def demonstration(episode: Episode, encode: Encode, rules: ActionRules | None = None) -> PackedSequence:
@@ -19,7 +19,7 @@ def demonstration(episode: Episode, encode: Encode, rules: ActionRules | None = 
     With `rules`, an action is imitated as a choice among those that were open.
     """
     first = episode.transitions[0].state
-    ids = encode(policy_prompt.opening(episode.task.instruction, first))
+    ids = list(encode(policy_prompt.opening(episode.task.instruction, first)))
     chooser = ActionChooser(rules, first) if rules else None
     weights = [0.0] * len(ids)
     allowed: list[Allowed] = []

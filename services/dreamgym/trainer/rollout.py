@@ -184,6 +184,8 @@ class _Player:
         self.check = check
         self.episode = PlayedEpisode(id=attempt.episode_id, task=attempt.task, policy_version=engine.model_version)
         self.chooser: ActionChooser | None = None
+        self.said: dict[str, Sequence[int]] = {}
+        """Token ids of the actions that this episode offered so far."""
 
     async def play(self) -> PlayedEpisode:
         started = time.monotonic()
@@ -307,8 +309,10 @@ class _Player:
                 remedy="Raise rollouts.turn_deadline_s or lower rollouts.concurrency.",
             ) from error
 
-    def _said(self, action: str) -> list[int]:
-        return self.engine.encode(policy_prompt.said(action))
+    def _said(self, action: str) -> Sequence[int]:
+        if action not in self.said:
+            self.said[action] = self.engine.encode(policy_prompt.said(action))
+        return self.said[action]
 
     def _read(self, text: str) -> None:
         ids = self.engine.encode(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,7 +169,7 @@ class StageContext:
         return int(answer.cursor)
 
     def action_space(
-        self, kind: str, rules: ActionRules | None, encode: Callable[[str], list[int]], size: int
+        self, kind: str, rules: ActionRules | None, encode: Callable[[str], Sequence[int]], size: int
     ) -> ActionSpace | None:
         """What actions of a policy of this kind (`choices`, `seen` or `open`) may consist of in this environment."""
         if kind == OPEN or not self.environment.action_format:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from dreamgym.core.action_choices import CHOICES, learn_rules
@@ -10,6 +12,7 @@ from dreamgym.core.episodes import Source
 from dreamgym.core.errors import InvalidInputError
 from dreamgym.core.jobs import TrainPolicy
 from dreamgym.inference.local_model import load_tokenizer
+from dreamgym.trainer.branch_packing import PackedSequence
 from dreamgym.trainer.checkpoints import StageCheckpoints
 from dreamgym.trainer.model_files import hash_of, vocabulary_size
 from dreamgym.trainer.policy_data import choose_demonstrations, demonstration
@@ -29,8 +32,9 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
         )
     tokenizer = load_tokenizer(parent.path)
 
-    def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(text, add_special_tokens=False))
+    @lru_cache(maxsize=65_536)
+    def encode(text: str) -> Sequence[int]:
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
 
     count = max(1, min(spec.relabelled_copies, round(spec.epochs)))
     seed = f"{context.session.seed}:{context.stage}"
@@ -38,8 +42,12 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
     if spec.action_vocabulary == CHOICES:
         rules = learn_rules(context.environment.action_format, seeds, refusals_of(seeds))
     names = names_of_things(seeds)
-    shown = (copy for episode in chosen for copy in copies(episode, count, seed, names))
-    sequences = [demonstration(copy, encode, rules) for copy in shown]
+
+    def shown() -> list[PackedSequence]:
+        relabelled = (copy for episode in chosen for copy in copies(episode, count, seed, names))
+        return [demonstration(copy, encode, rules) for copy in relabelled]
+
+    sequences = await context.in_thread(shown)
     trained = await train_supervised(
         context,
         parent,
