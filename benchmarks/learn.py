@@ -23,7 +23,8 @@ from dreamgym.core.job_states import JobState
 from dreamgym.core.paired_outcomes import paired_outcomes
 from dreamgym.embedded.platform import EmbeddedPlatform
 
-ARMS = ("dream", "real", "s2r", "exploit", "no_reasoning", "no_retrieval", "no_generated_tasks")
+ABLATIONS = ("no_reasoning", "no_retrieval", "no_generated_tasks", "no_step_credit", "no_choices")
+ARMS = ("dream", "real", "s2r", "exploit", *ABLATIONS)
 EXAMPLES = Path("examples/household")
 Stage = dict[str, Any]
 
@@ -154,14 +155,7 @@ def _start(size: Size) -> list[Stage]:
     return [
         _experience(size),
         {"kind": "measure_fidelity", "max_episodes": 40},
-        {
-            "kind": "train_policy",
-            "algorithm": "sft",
-            "policy": "base",
-            "demonstrations": size.demonstrations,
-            "epochs": size.warm_start_epochs,
-            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10, "tokens_per_batch": 4096},
-        },
+        _warm_start(size),
         _evaluation("start", size, where="real"),
     ]
 
@@ -191,6 +185,10 @@ def _arm(name: str, policy: str, experience: str, size: Size, done: Mapping[str,
         return [dream | {"retrieved_per_step": 0}, both]
     if name == "no_generated_tasks":
         return [dream | {"synthetic_share": 0.0}, both]
+    if name == "no_step_credit":
+        return [dream | {"step_credit": 0.0}, both]
+    if name == "no_choices":  # the warm start alone: what choosing is worth before any reinforcement
+        return [_warm_start(size) | {"action_vocabulary": "seen"}, _evaluation(name, size, where="real")]
     if name == "no_reasoning":
         blind = {key: value for key, value in dream.items() if key != "experience_model"}
         return [_experience(size) | {"reasoning": False}, blind, _evaluation(name, size, where="both")]
@@ -223,6 +221,17 @@ def _experience(size: Size) -> Stage:
         "epochs": size.experience_epochs,
         "heldout_share": 0.08,
         "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
+    }
+
+
+def _warm_start(size: Size) -> Stage:
+    return {
+        "kind": "train_policy",
+        "algorithm": "sft",
+        "policy": "base",
+        "demonstrations": size.demonstrations,
+        "epochs": size.warm_start_epochs,
+        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10, "tokens_per_batch": 4096},
     }
 
 
