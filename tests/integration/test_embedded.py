@@ -34,7 +34,7 @@ from dreamgym.embedded.platform import EmbeddedPlatform, running_platform
 from dreamgym.embedded.ports import LOOPBACK, choose_port
 from dreamgym.embedded.postgres import EmbeddedPostgres
 from dreamgym.embedded.service import ServiceState
-from dreamgym.embedded.services import TRAINER_NODE
+from dreamgym.embedded.services import TRAINER_NODE, service_of
 from dreamgym.embedded.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.integration
@@ -316,7 +316,9 @@ def stub_command(name: str) -> Sequence[str]:
         return [sys.executable, str(STUBS / "stub_worker.py"), f"--hostname={TRAINER_NODE}"]
     kind = "http" if name == "gateway" else "grpc"
     address = (
-        "$DREAMGYM_GATEWAY_HOST:$DREAMGYM_GATEWAY_PORT" if name == "gateway" else f"$DREAMGYM_{name.upper()}_ADDRESS"
+        "$DREAMGYM_GATEWAY_HOST:$DREAMGYM_GATEWAY_PORT"
+        if name == "gateway"
+        else f"$DREAMGYM_{service_of(name).upper()}_ADDRESS"
     )
     return ["sh", "-c", f'exec "$0" "$@" {kind} {address}', sys.executable, str(STUBS / "stub_service.py")]
 
@@ -359,7 +361,8 @@ class TestPlatform:
             assert _query(platform.wiring.database_url, "SELECT count(*) FROM alembic_version") == 2
             pids = {name: platform.pid(name) for name in platform.supervisor.status()}
             assert list(pids) == [
-                *("postgres", "valkey", "replay", "experience", "curriculum", "bridge", "gateway", "trainer")
+                *("postgres", "valkey", "replay", "experience", "experience-2", "curriculum", "bridge"),
+                *("gateway", "trainer"),
             ]
             for name, pid in pids.items():
                 platform.kill(name)

@@ -17,6 +17,7 @@ import pytest
 
 from dreamgym.client import DreamGym
 from dreamgym.embedded.platform import EmbeddedPlatform
+from dreamgym.embedded.services import REPLICAS
 from dreamgym.trainer.model_files import BASE_FOLDER
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "household"
@@ -170,10 +171,19 @@ def test_every_service_was_called_over_grpc(platform: EmbeddedPlatform, finished
         "bridge": ("Environment/Play",),
     }
     for service, methods in wanted.items():
-        page = httpx.get(f"http://{platform.addresses[f'{service}-metrics']}/metrics").text
+        replicas = REPLICAS.get(service, (service,))
+        pages = [httpx.get(f"http://{platform.addresses[f'{name}-metrics']}/metrics").text for name in replicas]
+        page = "\n".join(pages)
         for method in methods:
             counted = re.findall(rf'dreamgym_rpc_total{{code="\w+",method="/dreamgym.v1.{method}"}} (\d+)', page)
             assert sum(map(int, counted)) > 0, f"{service} counted no call of {method}"
+
+
+def test_both_replicas_of_the_dream_played(platform: EmbeddedPlatform, finished: dict[str, Any]) -> None:
+    for name in REPLICAS["experience"]:
+        page = httpx.get(f"http://{platform.addresses[f'{name}-metrics']}/metrics").text
+        played = re.findall(r'dreamgym_rpc_total{code="OK",method="/dreamgym.v1.Environment/Play"} (\d+)', page)
+        assert sum(map(int, played)) > 0, f"{name} played no episode"
 
 
 def test_the_curriculum_kept_every_group_outcome(finished: dict[str, Any], ask: Callable[..., list[Any]]) -> None:

@@ -10,7 +10,11 @@ from celery import Celery
 from dreamgym.embedded.ports import LOOPBACK
 from dreamgym.embedded.service_spec import ServiceSpec
 
-GRPC_SERVICES = ("replay", "experience", "curriculum", "bridge")
+REPLICAS = {"experience": ("experience", "experience-2")}
+"""Services that run more than once; clients go round them. The dream decodes token by token on one core while the trainer
+waits for it: on two cores a second replica uses the other."""
+SERVICES = ("replay", "experience", "curriculum", "bridge")
+GRPC_SERVICES = tuple(replica for name in SERVICES for replica in REPLICAS.get(name, (name,)))
 PORTS = (*GRPC_SERVICES, "jobs", "gateway", *(f"{name}-metrics" for name in GRPC_SERVICES))
 """Everything that listens, by name; `jobs` is the gateway's gRPC side, `NAME-metrics` a service's Prometheus page."""
 TRAINER_NODE = "trainer@localhost"
@@ -50,6 +54,11 @@ class Wiring:
         """host:port of what listens under `name`."""
         return f"{LOOPBACK}:{self.ports[name]}"
 
+    def target(self, service: str) -> str:
+        """What clients of a service connect to: its address, or those of all its replicas."""
+        addresses = [self.address(replica) for replica in REPLICAS.get(service, (service,))]
+        return addresses[0] if len(addresses) == 1 else "ipv4:" + ",".join(addresses)
+
     @property
     def gateway_url(self) -> str:
         return f"http://{self.address('gateway')}"
@@ -59,7 +68,7 @@ class Wiring:
         return {
             "DREAMGYM_DATABASE_URL": self.database_url,
             "DREAMGYM_BROKER_URL": self.broker_url,
-            **{f"DREAMGYM_{name.upper()}_ADDRESS": self.address(name) for name in (*GRPC_SERVICES, "jobs")},
+            **{f"DREAMGYM_{name.upper()}_ADDRESS": self.target(name) for name in (*SERVICES, "jobs")},
             "DREAMGYM_GATEWAY_HOST": LOOPBACK,
             "DREAMGYM_GATEWAY_PORT": str(self.ports["gateway"]),
             "DREAMGYM_GATEWAY_URL": self.gateway_url,
@@ -72,14 +81,19 @@ class Wiring:
 
 
 def default_command(name: str) -> Sequence[str]:
-    """The command line of a service; none carries a secret."""
+    """The command line of a service or replica; none carries a secret."""
     if name != "trainer":
-        return [sys.executable, "-m", f"dreamgym.{name}.server"]
+        return [sys.executable, "-m", f"dreamgym.{service_of(name)}.server"]
     options = ["--concurrency=1", "--loglevel=INFO", "--queues", QUEUE, "--without-gossip", "--without-mingle"]
     return [
         *(sys.executable, "-m", "celery", "-A", "dreamgym.trainer.worker", "worker"),
         *(*options, f"--hostname={TRAINER_NODE}"),
     ]
+
+
+def service_of(replica: str) -> str:
+    """The service that a replica is one of."""
+    return next((service for service, replicas in REPLICAS.items() if replica in replicas), replica)
 
 
 def service_specs(wiring: Wiring, command: Callable[[str], Sequence[str]] = default_command) -> list[ServiceSpec]:
@@ -92,8 +106,9 @@ def service_specs(wiring: Wiring, command: Callable[[str], Sequence[str]] = defa
             health=("grpc", wiring.address(name)),
             environment={
                 **environment,
+                f"DREAMGYM_{service_of(name).upper()}_ADDRESS": wiring.address(name),  # where it listens itself
                 "DREAMGYM_METRICS_PORT": str(wiring.ports[f"{name}-metrics"]),
-                **(_KEEP_MEMORY if name == "experience" else {}),
+                **(_KEEP_MEMORY if service_of(name) == "experience" else {}),
             },
             start_deadline_s=_START_DEADLINE_S,
             stop_grace_s=_DRAIN_S,
