@@ -6,7 +6,7 @@ All rows have the same length, so the compiled step is compiled once.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -32,6 +32,10 @@ class Batch:
     chosen: Tensor
     targets: Tensor
     weights: Tensor
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on a device."""
+        return Batch(*(getattr(self, column.name).to(device) for column in fields(self)))
 
 
 def encode_pieces(

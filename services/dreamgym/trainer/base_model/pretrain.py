@@ -1,8 +1,9 @@
 """Pretrain the base model from nothing on procedural text worlds: `python -m dreamgym.trainer.base_model.pretrain`.
 
-One thread trains; one light process draws the batches. fp32 weights under bf16 autocast; the compiled step has one
-fixed shape. Hidden matrices are stepped by Muon, embeddings and norms by AdamW. Checkpoints appear atomically under
-`OUT/latest`, in the usual Llama format in bf16.
+On a CPU one thread trains and one light process draws the batches; on a GPU (`--device cuda`) take more rows, a longer
+schedule and as many `--workers` as there are cores, since drawing is then what bounds the speed. fp32 weights under bf16
+autocast; the compiled step has one fixed shape. Hidden matrices are stepped by Muon, embeddings and norms by AdamW.
+Checkpoints appear atomically under `OUT/latest`, in the usual Llama format in bf16.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Settings:
     save_every_s: float = 240.0
     minutes: float = 0.0
     compiled: bool = True
+    device: str = "cpu"
+    workers: int = 1
 
 
 class _Batches(Dataset[Batch]):
@@ -105,7 +108,7 @@ def batch_loss(
 
 def additive_mask(batch: Batch) -> Tensor:
     """The tree mask of a batch as bf16 [B, 1, T, T] to add to scores."""
-    allowed = tree_mask(batch.positions, batch.branch, batch.fork, batch.document)
+    allowed = tree_mask(batch.positions, batch.branch, batch.fork, batch.document)  # on the batch's device
     return torch.where(allowed, 0.0, -30000.0).to(torch.bfloat16).unsqueeze(1)
 
 
@@ -134,11 +137,12 @@ def publish(model: Any, tokenizer: Any, out: Path, step: int, report: dict[str, 
     folder.mkdir(parents=True, exist_ok=True)
     implementation = model.config._attn_implementation
     model.config._attn_implementation = "sdpa"
-    weights = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
+    weights = {name: value.to("cpu", torch.bfloat16) for name, value in model.state_dict().items()}
     del weights["lm_head.weight"]  # tied to the embeddings
-    dtype, model.config.dtype = model.config.dtype, torch.bfloat16
     model.save_pretrained(folder, state_dict=weights)
-    model.config.dtype, model.config._attn_implementation = dtype, implementation
+    model.config._attn_implementation = implementation
+    config = json.loads((folder / "config.json").read_text())  # it names the type of the weights in training
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}, indent=2) + "\n")
     save_tokenizer(tokenizer, folder)
     (folder / "pretraining.json").write_text(json.dumps(report, indent=1) + "\n")
     link = out / ".latest"
@@ -158,12 +162,13 @@ def pretrain(settings: Settings) -> None:
     AttentionInterface.register("grouped", grouped_attention)
     settings.out.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
-    model = build_model(tokenizer, settings.layers, settings.seed)
+    device = torch.device(settings.device)
+    model = build_model(tokenizer, settings.layers, settings.seed).to(device)
     model.config._attn_implementation = "grouped"
     steppers = optimizers(model, settings)
     first, spent, resume = 0, 0.0, settings.out / "resume.pt"
     if resume.exists():
-        saved = torch.load(resume, weights_only=True)
+        saved = torch.load(resume, weights_only=True, map_location=device)
         model.load_state_dict(saved["model"])
         for stepper, state in zip(steppers, saved["steppers"], strict=True):
             stepper.load_state_dict(state)
@@ -173,11 +178,14 @@ def pretrain(settings: Settings) -> None:
         peaks = [[settings.lr]] if len(steppers) == 1 else [[settings.muon_lr], [settings.lr]]
     held_out = held_out_samples(seed=0, count=24)
     loss_of = torch.compile(batch_loss, dynamic=False) if settings.compiled else batch_loss
-    loader = DataLoader(_Batches(settings, first), batch_size=1, collate_fn=_only, num_workers=1, prefetch_factor=4)
+    loader = DataLoader(
+        _Batches(settings, first), batch_size=1, collate_fn=_only, num_workers=settings.workers, prefetch_factor=4
+    )
     started = saved_at = time.monotonic()
     log = (settings.out / "log.jsonl").open("a")
     recent: list[float] = []
-    for step, batch in enumerate(_timed(loader), start=first):
+    for step, drawn in enumerate(_timed(loader), start=first):
+        batch = drawn.to(device)
         progress = step / settings.steps
         if settings.minutes:
             progress = max(progress, (spent + time.monotonic() - started) / (60 * settings.minutes))
@@ -185,7 +193,7 @@ def pretrain(settings: Settings) -> None:
         for stepper, peak in zip(steppers, peaks, strict=True):
             for group, value in zip(stepper.param_groups, peak, strict=True):
                 group["lr"] = value * fraction
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(device.type, dtype=torch.bfloat16):
             loss = loss_of(
                 model, batch.ids, batch.positions, additive_mask(batch), batch.chosen, batch.targets, batch.weights
             )
@@ -231,7 +239,8 @@ def main() -> None:
     """Parse the command line and pretrain."""
     parser = argparse.ArgumentParser(description="Pretrain the base model on procedural text worlds.")
     parser.add_argument("--out", type=Path, default=Path("runs/base"), help="folder of checkpoints and log")
-    for name in ("steps", "rows", "length", "layers", "warmup", "drill_steps", "late_step", "seed"):
+    parser.add_argument("--device", default=Settings.device, help="cpu or cuda")
+    for name in ("steps", "rows", "length", "layers", "warmup", "drill_steps", "late_step", "seed", "workers"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Settings, name))
     for name in ("lr", "muon_lr", "drills_first", "drills", "save_every_s", "minutes"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(Settings, name))
