@@ -71,6 +71,8 @@ def main() -> None:
     parser.add_argument("--warm-start-epochs", type=float, default=12.0)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     arguments = vars(parser.parse_args())
+    given = [f"--{name.replace('_', '-')} {_words(value)}" for name, value in arguments.items() if name != "state"]
+    command = f'make bench-learn LEARN="{" ".join(given)}"'
     state, seeds, arms = arguments.pop("state"), arguments.pop("seeds"), arguments.pop("arms")
     size = Size(**arguments)
     state.mkdir(parents=True, exist_ok=True)
@@ -81,7 +83,11 @@ def main() -> None:
             _bring_data(client)
             for seed in seeds:
                 metrics += _run_seed(client, seed, arms, size)
-                print(write_results("learn", "make bench-learn", metrics))
+                print(write_results("learn", command, metrics))
+
+
+def _words(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _bring_data(client: DreamGym) -> None:
