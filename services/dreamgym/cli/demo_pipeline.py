@@ -60,20 +60,20 @@ FULL = Size(
 )
 """About 13 minutes with everything around it; the time limits keep it there on slower machines."""
 QUICK = Size(
-    experience_s=45,
+    experience_s=35,
     fidelity_episodes=12,
     demonstrations=120,
     epochs=8,
-    warm_start_s=30,
+    warm_start_s=25,
     evaluation_episodes=16,
     iterations=3,
     tasks_per_iteration=8,
     group_size=4,
-    dream_s=40,
+    dream_s=30,
     real_transitions=150,
     real_tasks=2,
     real_group=4,
-    real_s=30,
+    real_s=20,
 )
 """The same loop in under five minutes: it shows that everything works, not how well an agent can become."""
 
