@@ -23,8 +23,15 @@ from dreamgym.core.job_states import JobState
 from dreamgym.core.paired_outcomes import paired_outcomes
 from dreamgym.embedded.platform import EmbeddedPlatform
 
-ABLATIONS = ("no_reasoning", "no_retrieval", "no_generated_tasks", "no_step_credit", "no_choices")
-ARMS = ("dream", "real", "s2r", "exploit", *ABLATIONS)
+DREAMED: dict[str, dict[str, Any]] = {
+    "dream": {},
+    "exploit": {"self_judged": True, "canary_every": 3},
+    "no_retrieval": {"retrieved_per_step": 0},
+    "no_generated_tasks": {"synthetic_share": 0.0},
+    "no_step_credit": {"step_credit": 0.0},
+}
+"""Arms in the dream, and in what their training differs from `dream`."""
+ARMS = (*DREAMED, "real", "s2r", "no_reasoning", "no_choices")
 EXAMPLES = Path("examples/household")
 Stage = dict[str, Any]
 
@@ -159,98 +166,37 @@ def _run(client: DreamGym, seed: int, name: str, stages: list[Stage]) -> Arm:
 
 def _start(size: Size) -> list[Stage]:
     return [
-        _experience(size),
+        demo_pipeline.experience_model(size.experience_epochs),
         {"kind": "measure_fidelity", "max_episodes": 40},
-        _warm_start(size),
-        _evaluation("start", size, where="real"),
+        demo_pipeline.warm_start(size.demonstrations, size.warm_start_epochs),
+        demo_pipeline.evaluation("start", size.episodes) | {"where": "real"},
     ]
 
 
 def _arm(name: str, policy: str, experience: str, size: Size, done: Mapping[str, Arm]) -> list[Stage]:
-    dream: Stage = {
-        "kind": "train_policy",
-        "algorithm": "grpo",
-        "policy": policy,
-        "experience_model": experience,
-        "iterations": size.iterations,
-        "tasks_per_iteration": size.tasks_per_iteration,
-        "group_size": size.group_size,
-        "kl_coefficient": 0.0,
-        "optimizer": {"learning_rate": size.learning_rate, "warmup_steps": 5, "schedule": "constant"},
-        "rollouts": {"max_steps": demo_pipeline.MAX_STEPS, "concurrency": 128, "temperature": 0.8},
-        "canary_every": 10,
-        "canary_episodes": 30,
-        "canary_max_gap": 0.1,
-    }
-    both = _evaluation(name, size, where="both", experience=experience)
-    if name == "dream":
-        return [dream, both]
-    if name == "exploit":
-        return [dream | {"self_judged": True, "canary_every": 3}, both]
-    if name == "no_retrieval":
-        return [dream | {"retrieved_per_step": 0}, both]
-    if name == "no_generated_tasks":
-        return [dream | {"synthetic_share": 0.0}, both]
-    if name == "no_step_credit":
-        return [dream | {"step_credit": 0.0}, both]
+    steps = demo_pipeline.reinforcement(
+        size.iterations, size.tasks_per_iteration, size.group_size, size.learning_rate
+    ) | {"policy": policy}
+    watched = steps | {"canary_every": 10, "canary_episodes": 30, "canary_max_gap": 0.1}
+    dream = watched | {"experience_model": experience}
+    measured = demo_pipeline.evaluation(name, size.episodes)
+    both, real = measured | {"experience_model": experience}, measured | {"where": "real"}
+    if name in DREAMED:
+        return [dream | DREAMED[name], both]
     if name == "no_choices":  # the warm start alone: what choosing is worth before any reinforcement
-        return [_warm_start(size) | {"action_vocabulary": "seen"}, _evaluation(name, size, where="real")]
+        warm_start = demo_pipeline.warm_start(size.demonstrations, size.warm_start_epochs)
+        return [warm_start | {"action_vocabulary": "seen"}, real]
     if name == "no_reasoning":
-        blind = {key: value for key, value in dream.items() if key != "experience_model"}
-        return [_experience(size) | {"reasoning": False}, blind, _evaluation(name, size, where="both")]
-    episodes = size.iterations * size.tasks_per_iteration * size.group_size
+        return [demo_pipeline.experience_model(size.experience_epochs) | {"reasoning": False}, watched, measured]
     if name == "real":
-        control = {key: value for key, value in dream.items() if not key.startswith(("canary", "experience"))}
+        episodes = size.iterations * size.tasks_per_iteration * size.group_size
         budget = episodes * demo_pipeline.MAX_STEPS
-        return [control | {"source": "real", "real_transition_budget": budget}, _evaluation(name, size, where="real")]
+        return [steps | {"source": "real", "real_transition_budget": budget}, real]
     if not {"dream", "real"} <= done.keys():
         raise SystemExit("The arm s2r needs the arms dream and real before it: name them first.")
-    spent = sum(result.get("real_transitions") or 0 for result in done["real"].results[:1])
-    return [
-        {
-            "kind": "sim_to_real",
-            "policy": done["dream"].model("policy"),
-            "real_transition_budget": max(1, spent // 10),
-            "tasks_per_iteration": 8,
-            "group_size": size.group_size,
-            "kl_coefficient": 0.0,
-            "optimizer": {"learning_rate": size.learning_rate, "warmup_steps": 2, "schedule": "constant"},
-            "rollouts": {"max_steps": demo_pipeline.MAX_STEPS, "concurrency": 12, "temperature": 0.8},
-        },
-        _evaluation(name, size, where="real"),
-    ]
-
-
-def _experience(size: Size) -> Stage:
-    return {
-        "kind": "train_experience_model",
-        "epochs": size.experience_epochs,
-        "heldout_share": 0.08,
-        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
-    }
-
-
-def _warm_start(size: Size) -> Stage:
-    return {
-        "kind": "train_policy",
-        "algorithm": "sft",
-        "policy": "base",
-        "demonstrations": size.demonstrations,
-        "epochs": size.warm_start_epochs,
-        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10, "tokens_per_batch": 4096},
-    }
-
-
-def _evaluation(label: str, size: Size, *, where: str, experience: str = "latest") -> Stage:
-    rollouts = {"max_steps": demo_pipeline.MAX_STEPS, "temperature": 0.4, "concurrency": 60}
-    return {
-        "kind": "evaluate",
-        "label": label,
-        "where": where,
-        "experience_model": experience,
-        "episodes": size.episodes,
-        "rollouts": rollouts,
-    }
+    spent = int(done["real"].results[0].get("real_transitions") or 0)
+    budgeted = demo_pipeline.sim_to_real(max(1, spent // 10), 8, size.group_size)
+    return [budgeted | {"policy": done["dream"].model("policy")}, real]
 
 
 def _success(name: str, measured: Mapping[str, Any]) -> Metric:

@@ -91,51 +91,64 @@ def pipeline(*, quick: bool = False) -> dict[str, Any]:
 
 def _stages(size: Size) -> list[Stage]:
     return [
-        {
-            "kind": "train_experience_model",
-            "epochs": 2,
-            "heldout_share": 0.08,
-            "time_limit_s": size.experience_s,
-            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
-        },
+        experience_model(epochs=2) | {"time_limit_s": size.experience_s},
         {"kind": "measure_fidelity", "max_episodes": size.fidelity_episodes},
-        {
-            "kind": "train_policy",
-            "algorithm": "sft",
-            "policy": "base",
-            "demonstrations": size.demonstrations,
-            "epochs": size.epochs,
-            "relabelled_copies": 6,
-            "time_limit_s": size.warm_start_s,
-            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10, "tokens_per_batch": 4096},
-        },
-        _evaluation("warm start", size),
-        {
-            "kind": "train_policy",
-            "algorithm": "grpo",
-            "iterations": size.iterations,
-            "tasks_per_iteration": size.tasks_per_iteration,
-            "group_size": size.group_size,
-            "time_limit_s": size.dream_s,
-            "kl_coefficient": 0.0,
-            "optimizer": {"learning_rate": 1e-4, "warmup_steps": 4, "schedule": "constant"},
-            "rollouts": {"max_steps": MAX_STEPS, "concurrency": 128, "temperature": 0.7},
-        },
-        _evaluation("after the dream", size),
-        {
-            "kind": "sim_to_real",
-            "real_transition_budget": size.real_transitions,
-            "tasks_per_iteration": size.real_tasks,
-            "group_size": size.real_group,
-            "time_limit_s": size.real_s,
-            "kl_coefficient": 0.0,
-            "optimizer": {"learning_rate": 1e-4, "warmup_steps": 2, "schedule": "constant"},
-            "rollouts": {"max_steps": MAX_STEPS, "concurrency": 12},
-        },
-        _evaluation("after sim-to-real", size),
+        warm_start(size.demonstrations, size.epochs) | {"relabelled_copies": 6, "time_limit_s": size.warm_start_s},
+        evaluation("warm start", size.evaluation_episodes),
+        reinforcement(size.iterations, size.tasks_per_iteration, size.group_size) | {"time_limit_s": size.dream_s},
+        evaluation("after the dream", size.evaluation_episodes),
+        sim_to_real(size.real_transitions, size.real_tasks, size.real_group) | {"time_limit_s": size.real_s},
+        evaluation("after sim-to-real", size.evaluation_episodes),
     ]
 
 
-def _evaluation(label: str, size: Size) -> Stage:
+def experience_model(epochs: float) -> Stage:
+    return {
+        "kind": "train_experience_model",
+        "epochs": epochs,
+        "heldout_share": 0.08,
+        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10},
+    }
+
+
+def warm_start(demonstrations: int, epochs: float) -> Stage:
+    return {
+        "kind": "train_policy",
+        "algorithm": "sft",
+        "policy": "base",
+        "demonstrations": demonstrations,
+        "epochs": epochs,
+        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 10, "tokens_per_batch": 4096},
+    }
+
+
+def reinforcement(iterations: int, tasks: int, group: int, learning_rate: float = 1e-4) -> Stage:
+    return {
+        "kind": "train_policy",
+        "algorithm": "grpo",
+        "iterations": iterations,
+        "tasks_per_iteration": tasks,
+        "group_size": group,
+        "kl_coefficient": 0.0,
+        "optimizer": {"learning_rate": learning_rate, "warmup_steps": 4, "schedule": "constant"},
+        "rollouts": {"max_steps": MAX_STEPS, "concurrency": 128, "temperature": 0.8},
+    }
+
+
+def sim_to_real(transitions: int, tasks: int, group: int) -> Stage:
+    """A third of the dream's learning rate: an iteration has far fewer episodes, so its gradient is noisier."""
+    return {
+        "kind": "sim_to_real",
+        "real_transition_budget": transitions,
+        "tasks_per_iteration": tasks,
+        "group_size": group,
+        "kl_coefficient": 0.0,
+        "optimizer": {"learning_rate": 3e-5, "warmup_steps": 2, "schedule": "constant"},
+        "rollouts": {"max_steps": MAX_STEPS, "concurrency": 12, "temperature": 0.8},
+    }
+
+
+def evaluation(label: str, episodes: int) -> Stage:
+    """On held-out tasks, in the dream and in reality (`where` may narrow that)."""
     rollouts = {"max_steps": MAX_STEPS, "temperature": 0.4, "concurrency": 60}
-    return {"kind": "evaluate", "label": label, "episodes": size.evaluation_episodes, "rollouts": rollouts}
+    return {"kind": "evaluate", "label": label, "episodes": episodes, "rollouts": rollouts}

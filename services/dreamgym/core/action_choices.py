@@ -20,7 +20,6 @@ from dreamgym.core.consistency import Consistency, TrackedWorld, validated_rules
 from dreamgym.core.episodes import Episode
 from dreamgym.core.world_sheet import class_of
 
-CHOICES = "choices"
 MOST_CHOICES = 256
 """An episode that offers more is not worth listing; the policy then writes freely."""
 _SLOT = re.compile(r"\(([^)]*)\)")

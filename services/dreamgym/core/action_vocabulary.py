@@ -1,9 +1,9 @@
-"""Which words an action may consist of: `seen` restricts a policy to what it has read and to the words of the action format.
+"""What an action may consist of: anything (`open`), words read so far (`seen`), or one of a list (`choices`).
 
 A small policy invents names; a name that stands nowhere in the episode can never be right. With `seen`, the sampler chooses
 only among tokens that occur in the episode so far or in the environment's action format. Sampler and trainer apply the same
 rule, so log-probabilities agree. Tokens of the current action come from the allowed set themselves, so the rule needs no
-notion of turns.
+notion of turns. The list is made in `action_choices`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from dreamgym.core.policy_prompt import END_OF_ACTION
 
-OPEN, SEEN = "open", "seen"
+OPEN, SEEN, CHOICES = "open", "seen", "choices"
 _WORD = re.compile(r"[A-Za-z]+")
 
 

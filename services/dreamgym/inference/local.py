@@ -8,7 +8,6 @@ episode's tokens do not depend on who shares its batch (up to floating-point rou
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import queue
 import threading
@@ -32,6 +31,7 @@ from dreamgym.inference.local_model import (
     load_model,
     load_tokenizer,
 )
+from dreamgym.inference.shared_answers import SharedAnswers
 
 log = logging.getLogger(__name__)
 GATHER_S = 0.004
@@ -94,7 +94,6 @@ class LocalEngine:
         self._slots = slots
         self._kept = sessions
         self._threads = threads
-        self._remembered = remembered
         self._dtype = dtype
         config = self._model.config
         self._window = min(context_window or 10**9, int(config.max_position_embeddings))
@@ -102,9 +101,9 @@ class LocalEngine:
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._queue: queue.Queue[_Waiting | None] = queue.Queue()
         self._closing = False
-        self._greedy: OrderedDict[bytes, asyncio.Future[Generation]] = OrderedDict()  # in flight or answered
+        self._greedy = SharedAnswers(self._enqueue, remembered, lambda: self._version) if remembered else None
         self._lock = threading.Lock()  # held while a batch runs or weights change
-        self.counters = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0, "batches": 0, "remembered": 0}
+        self.counters = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0, "batches": 0}
         self._thread = threading.Thread(target=self._serve, name=f"engine-{model_version}", daemon=True)
         self._thread.start()
 
@@ -121,6 +120,11 @@ class LocalEngine:
         return int(self._model.config.vocab_size)
 
     @property
+    def spared(self) -> int:
+        """Requests answered from equal ones without computing."""
+        return 0 if self._greedy is None else self._greedy.spared
+
+    @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self._model.parameters())
 
@@ -135,7 +139,8 @@ class LocalEngine:
         with self._lock:
             self._model.load_state_dict(state)
             self._sessions.clear()
-            self._greedy.clear()
+            if self._greedy is not None:
+                self._greedy.clear()
             self._version = model_version
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -155,8 +160,8 @@ class LocalEngine:
             )
         if self._closing or not self._thread.is_alive():
             raise EngineError(f"The engine of {self._version} has stopped.", remedy="Restart the service; see its log.")
-        if request.temperature == 0 and self._remembered:
-            return await self._greedily(request)
+        if request.temperature == 0 and self._greedy is not None:
+            return await self._greedy.generate(request)
         return await self._enqueue(request)
 
     def _enqueue(self, request: GenerationRequest) -> asyncio.Future[Generation]:
@@ -164,29 +169,6 @@ class LocalEngine:
         future: asyncio.Future[Generation] = loop.create_future()
         self._queue.put(_Waiting(request, loop, future))
         return future
-
-    async def _greedily(self, request: GenerationRequest) -> Generation:
-        """A greedy completion depends on its prompt alone: equal prompts, waiting or answered, share one.
-
-        The session of a request that is spared keeps the cache it has; what that lacks is prefilled with its next prompt.
-        """
-        key = _greedy_key(request)
-        future = self._greedy.get(key)
-        if future is None or future.cancelled() or future.get_loop() is not asyncio.get_running_loop():
-            future = self._greedy[key] = self._enqueue(request)
-            future.add_done_callback(lambda done: self._forget_unless_current(key, done))
-            while len(self._greedy) > self._remembered:
-                self._greedy.popitem(last=False)
-        else:
-            self._greedy.move_to_end(key)
-            self.counters["remembered"] += 1
-        # One waiter's cancellation must not take the answer from the others.
-        return await asyncio.shield(future)
-
-    def _forget_unless_current(self, key: bytes, done: asyncio.Future[Generation]) -> None:
-        failed = done.cancelled() or done.exception() is not None
-        if (failed or done.result().model_version != self._version) and self._greedy.get(key) is done:
-            del self._greedy[key]
 
     async def release(self, session: str) -> None:
         self._sessions.pop(session, None)
@@ -383,13 +365,6 @@ class _View(KeyValueBuffer):
 
     def __init__(self, buffer: KeyValueBuffer, length: int) -> None:
         self.data = buffer.data[:, :, :, :, :length]
-
-
-def _greedy_key(request: GenerationRequest) -> bytes:
-    """Digest of everything that a greedy completion depends on."""
-    allowed = None if request.allowed is None else sorted(request.allowed)
-    parts = (list(request.prompt_ids), request.max_new_tokens, request.stop, allowed, request.choices)
-    return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
 
 
 def _restricted(logits_V: Tensor, allowed: Sequence[int]) -> Tensor:

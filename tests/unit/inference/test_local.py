@@ -284,13 +284,13 @@ async def test_equal_greedy_prompts_are_computed_once_if_asked_to_remember(tiny_
     requests = [ask(engine, text, session=f"{text} {i}") for text in ("one", "two") for i in range(5)]
     answers = await asyncio.gather(*[engine.generate(request) for request in requests])
     assert [a.token_ids for a in answers] == [(await plain.generate(request)).token_ids for request in requests]
-    assert engine.counters["remembered"] == 8
+    assert engine.spared == 8
     assert engine.counters["completion_tokens"] == 2 * 12
     for text in ("three", "two", "one"):  # room for two: `one` has left
         await engine.generate(ask(engine, text))
-    assert engine.counters["remembered"] == 9
+    assert engine.spared == 9
     await asyncio.gather(*[engine.generate(ask(engine, "hot", temperature=1.0, seed=1)) for _ in range(2)])
-    assert engine.counters["remembered"] == 9
+    assert engine.spared == 9
     engine.load_weights(load_model(tiny_model).state_dict(), "v2")
     assert (await engine.generate(ask(engine, "one"))).model_version == "v2"
     await engine.close()

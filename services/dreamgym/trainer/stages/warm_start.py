@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from dreamgym.core.action_choices import CHOICES, learn_rules
+from dreamgym.core.action_choices import learn_rules
+from dreamgym.core.action_vocabulary import CHOICES, SEEN
 from dreamgym.core.consistency import refusals_of
 from dreamgym.core.episodes import Source
 from dreamgym.core.errors import InvalidInputError
@@ -41,6 +42,7 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
     rules = None
     if spec.action_vocabulary == CHOICES:
         rules = learn_rules(context.environment.action_format, seeds, refusals_of(seeds))
+    kind = SEEN if spec.action_vocabulary == CHOICES and rules is None else spec.action_vocabulary
     names = names_of_things(seeds)
 
     def shown() -> list[PackedSequence]:
@@ -57,13 +59,20 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
         pad_id=0,
         time_limit_s=spec.time_limit_s,
         name="policy_loss",
-        space=context.action_space(spec.action_vocabulary, rules, encode, vocabulary_size(parent.path)),
+        space=context.action_space(kind, rules, encode, vocabulary_size(parent.path)),
     )
     manifest = {"config": spec.model_dump(mode="json"), "data": hash_of([e.id for e in chosen])}
     card = {
-        "action_vocabulary": spec.action_vocabulary,
+        "action_vocabulary": kind,
         "action_rules": rules.model_dump(mode="json") if rules else None,
     }
     named = await context.publish("policy", trained.state.model, parent, card=card, manifest=manifest)
     StageCheckpoints(context.store, context.session.job_id, context.stage).clear()
-    return {**named, **trained.summary(), "demonstrations": len(chosen), "real_transitions": 0, "algorithm": "sft"}
+    return {
+        **named,
+        **trained.summary(),
+        "demonstrations": len(chosen),
+        "real_transitions": 0,
+        "algorithm": "sft",
+        "action_vocabulary": kind,
+    }
