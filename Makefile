@@ -7,7 +7,7 @@ export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 DEMO_OUT ?= runs/demo
 
-.PHONY: help setup setup-dev demo up doctor seeds test lint types imports contract unit integration proto bench-demo bench-learn clean
+.PHONY: help setup setup-dev demo up doctor seeds test lint types imports contract unit integration proto bench-demo bench-choices bench-learn clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -68,6 +68,9 @@ integration: setup-dev
 
 bench-learn: setup ## Measure whether RL in the dream raises real success: hours, resumable (LEARN="--seeds 1 --iterations 20")
 	$(BIN)/python -m benchmarks.learn $(LEARN)
+
+bench-choices: setup ## Measure the list of open actions against the real engine, a minute
+	$(BIN)/python -m benchmarks.choices
 
 bench-demo: ## Write benchmarks/results/demo.json from the newest runs/demo
 	$(BIN)/python -m benchmarks.demo $(DEMO_OUT)/report.json
