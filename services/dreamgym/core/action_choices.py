@@ -9,6 +9,7 @@ the same texts in the dream and in reality. It is a proposal, not a promise: the
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from dreamgym.core.world_sheet import class_of
 
 MOST_CHOICES = 256
 """An episode that offers more is not worth listing; the policy then writes freely."""
+MOST_TRIED = 4096
+"""Combinations of names tried for one form; more take longer than the policy does."""
 _SLOT = re.compile(r"\(([^)]*)\)")
 _PLACES = frozenset({"receptacle", "place", "location", "container", "room"})
 _THINGS = frozenset({"object", "thing", "item"})
@@ -100,6 +103,8 @@ class ActionChooser:
                 [*(p for p in places if _fits(slot, p, True)), *(t for t in things if _fits(slot, t, False))]
                 for slot in form.slots
             ]
+            if math.prod(map(len, fitting)) > MOST_TRIED:
+                return []
             for names in itertools.product(*fitting):
                 action = form.filled(names)
                 if not self._world.refuses_named(action, names):

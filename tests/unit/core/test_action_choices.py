@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dreamgym.core.action_choices import (
@@ -78,6 +80,12 @@ def test_nothing_is_offered_where_no_place_is_known_or_the_list_grows_too_long()
     assert ActionChooser(RULED, "A dark room.").choices() == []
     crowd = ", ".join(f"a shelf {n}" for n in range(300))
     assert ActionChooser(RULED, f"You see {crowd}.").choices() == []
+    unruled = RULED.model_copy(update={"consistency": Consistency(rules=("place",), verbs=())})
+    chooser = ActionChooser(unruled, "You see a shelf 1.")
+    chooser.follow("go to shelf 1", "On the shelf 1, you see " + ", ".join(f"a basin {n}" for n in range(5000)))
+    started = time.monotonic()
+    assert chooser.choices() == []
+    assert time.monotonic() - started < 1, "combinations that nobody would list are not tried one by one"
 
 
 def seed(times: int, *turns: tuple[str, str, bool]) -> list[Episode]:
