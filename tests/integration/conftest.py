@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -23,26 +22,6 @@ from dreamgym.embedded.postgres import EmbeddedPostgres
 from dreamgym.wire.channel import open_channel
 from dreamgym.wire.server import start_server
 from dreamgym.wire.settings import ServiceSettings
-
-_STATUS = pytest.StashKey[int]()
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    session.config.stash[_STATUS] = int(exitstatus)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End with pytest's own status at once, once everything is reported and torn down.
-
-    This process holds grpc, torch and a game engine; after all tests had passed, their libraries have crashed the
-    interpreter while it unloaded them, and a segmentation fault would stand for a verdict.
-    """
-    if _STATUS in config.stash:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(config.stash[_STATUS])
-
 
 Register = Callable[[grpc.aio.Server], None]
 GrpcServer = Callable[..., Awaitable[grpc.aio.Channel]]

@@ -172,6 +172,20 @@ def test_a_missing_or_foreign_game_file_is_named(
         adapter.reset({"game_file": "game.tw-pddl"}, 0)
 
 
+def test_engines_opened_and_closed_many_times_do_not_crash_the_process() -> None:
+    code = (
+        "from dreamgym.bridge.adapters.registry import create_adapter\n"
+        "a, b = create_adapter('alfworld'), create_adapter('alfworld')\n"
+        "b.reset({}, 1)\n"
+        "for round in range(5):\n"
+        "    a.reset({'rooms': 'small', 'expert': round % 2 == 0}, round); b.step('look'); a.step('look'); a.close()\n"
+        "print(b.step('look').state)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "You are" in done.stdout
+
+
 def test_the_home_directory_stays_untouched_and_spacy_unloaded(tmp_path: Path) -> None:
     code = (
         "import sys; from dreamgym.bridge.adapters.registry import create_adapter;"

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fast_downward  # type: ignore[import-not-found,import-untyped,unused-ignore]
-from textworld.core import GameState
+from textworld.core import Environment, GameState
 from textworld.envs.pddl.logic import Atom, GameLogic, PddlState
 from textworld.envs.pddl.pddl import PddlEnv
 from textworld.logic import Proposition, Type, Variable
@@ -29,6 +29,9 @@ _PLAIN_TEMPLATES = {"go to [{r.name | receptacleatlocation(r:receptacle, lend:lo
 _KEPT_TRANSLATIONS = 64
 _translations: OrderedDict[tuple[str, str], tuple[Any, str]] = OrderedDict()
 _logics: dict[tuple[str, str], Any] = {}
+# The planner's libraries that no environment holds. They are never unloaded: all copies in a process share one table
+# of options (a unique symbol), which would keep pointers into an unloaded copy and crash at the next load or at exit.
+_free_libraries: list[Any] = []
 
 
 def _translate(domain: str, problem: str) -> tuple[Any, str]:
@@ -94,6 +97,11 @@ class CachedPddlEnv(PddlEnv):  # type: ignore[misc]
     downward_lib: Any
     _pddl_state: CachedPddlState
 
+    def __init__(self, infos: Any = None) -> None:
+        # Deliberately not PddlEnv.__init__, which loads another copy of the library for every environment.
+        Environment.__init__(self, infos)
+        self.downward_lib = _free_libraries.pop() if _free_libraries else fast_downward.load_lib()
+
     def load(self, filename_or_data: Mapping[str, Any]) -> None:
         """Take a game as the mapping that a game file holds."""
         self._game_file = None
@@ -132,9 +140,10 @@ class CachedPddlEnv(PddlEnv):  # type: ignore[misc]
         return self.state
 
     def close(self) -> None:
-        """Unload this environment's copy of the planner's library."""
+        """Hand this environment's copy of the planner's library to the next environment of this process."""
         if self.downward_lib is not None:
-            fast_downward.close_lib(self.downward_lib)
+            self.downward_lib.cleanup()
+            _free_libraries.append(self.downward_lib)
             self.downward_lib = None
 
     def _new_state(self) -> None:
