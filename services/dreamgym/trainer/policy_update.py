@@ -61,7 +61,8 @@ class _Part:
     batch: RowBatch
     advantages_N: Tensor
     sampler_N: Tensor
-    old_N: Tensor
+    old_N: Tensor | None = None
+    """Log-probabilities before the update; None: this part belongs to the first step, which starts from them."""
     reference_N: Tensor | None = None
 
 
@@ -146,11 +147,10 @@ def update_policy(
     totals = dict.fromkeys(("loss", "kl", "entropy", "gradient_norm", "clip_fraction", "sampler_ratio"), 0.0)
     sampled_tokens = sum(sum(s.episode.learnt) for s in scored.episodes)
     with torch.no_grad():
-        for part in (part for parts in steps for part in parts):
-            # With a single step, the policy before the update is the policy itself: no pass is needed for the ratio,
-            # but one is still made, since it gives the entropy and the trainer's own log-probabilities.
-            part.old_N, entropy = target_logprobs(state.model, part.batch, settings.temperature)
-            totals["entropy"] += float(entropy.sum()) / sampled_tokens
+        for number, part in ((number, part) for number, parts in enumerate(steps) for part in parts):
+            if number:  # the first step's policy is the one before the update: its own pass gives these
+                part.old_N, entropy = target_logprobs(state.model, part.batch, settings.temperature)
+                totals["entropy"] += float(entropy.sum()) / sampled_tokens
             if reference is not None and settings.kl_coefficient > 0:
                 part.reference_N, _ = target_logprobs(reference, part.batch, settings.temperature)
     for parts in steps:
@@ -158,10 +158,12 @@ def update_policy(
         statistics: list[tuple[float, float, float]] = []
 
         def loss_of(part: _Part, tokens: int = tokens, statistics: list[Any] = statistics) -> Tensor:
-            logprobs, _ = state.target_logprobs(part.batch, settings.temperature)
+            logprobs, entropy = state.target_logprobs(part.batch, settings.temperature)
+            if part.old_N is None:
+                totals["entropy"] += float(entropy.sum()) / sampled_tokens
             value, numbers = policy_loss(
                 logprobs,
-                part.old_N,
+                logprobs.detach() if part.old_N is None else part.old_N,
                 part.sampler_N,
                 part.reference_N,
                 part.advantages_N,
@@ -189,4 +191,4 @@ def _part(scored: Scored, batch: RowBatch) -> _Part:
             item = scored.episodes[index]
             sampler += [p for p, mark in zip(item.episode.logprobs, item.episode.learnt, strict=True) if mark]
             advantages += [item.advantages[turn] for turn in item.episode.turns_learnt]
-    return _Part(batch, torch.tensor(advantages), torch.tensor(sampler), torch.tensor(sampler))
+    return _Part(batch, torch.tensor(advantages), torch.tensor(sampler))

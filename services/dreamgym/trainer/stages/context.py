@@ -18,10 +18,13 @@ from dreamgym.core.action_choices import ActionRules
 from dreamgym.core.action_vocabulary import OPEN, format_tokens
 from dreamgym.core.episodes import Episode, Source
 from dreamgym.core.errors import DreamGymError, InvalidInputError
+from dreamgym.core.jobs import SMOLLM2
 from dreamgym.inference.local import LocalEngine
 from dreamgym.inference.model_store import ModelStore, Published
 from dreamgym.trainer.action_space import ActionSpace
 from dreamgym.trainer.model_files import base_path, hash_of, publish_model, read_card
+from dreamgym.trainer.policy_data import pieces_of
+from dreamgym.trainer.pretrained_base import smollm2_base
 from dreamgym.trainer.session import JobSession
 from dreamgym.trainer.settings import TrainerSettings
 from dreamgym.v1 import jobs_pb2, replay_pb2, replay_pb2_grpc
@@ -75,12 +78,17 @@ class StageContext:
             await channel.close(None)
 
     async def resolve(self, name: str, role: str) -> ModelReference:
-        """`latest`, `base`, or a model's id or version.
+        """`latest`, `base`, for a policy `smollm2-135m`, or a model's id or version.
 
         Raises ModelMissingError or NotFoundError if there is none, and says which stage would make one.
         """
         if name == "base":
             return ModelReference("base", base_path())
+        if name == SMOLLM2 and role == "policy":
+            seeds = await self.episodes(Source.SEED, splits=("train",))
+            tasks = await self.session.tasks("train")
+            pieces = pieces_of(seeds, tasks, self.environment.action_format)
+            return self._reference(await self.in_thread(smollm2_base, self.store, pieces))
         if name == "latest":
             made = [r["model"]["version"] for _, r in sorted(self.results.items()) if r.get("model_role") == role]
             if made:
@@ -98,7 +106,10 @@ class StageContext:
         return self._published(model.version)
 
     def _published(self, version: str) -> ModelReference:
-        return ModelReference(version, self.store.published(f"models/{version}").path)
+        return self._reference(self.store.published(f"models/{version}"))
+
+    def _reference(self, published: Published) -> ModelReference:
+        return ModelReference(published.location.removeprefix("models/"), published.path)
 
     async def publish(
         self,
