@@ -20,6 +20,7 @@ from dreamgym.cli import demo_pipeline
 from dreamgym.client import DreamGym
 from dreamgym.client.values import Job
 from dreamgym.core.job_states import JobState
+from dreamgym.core.jobs import SMOLLM2
 from dreamgym.core.paired_outcomes import paired_outcomes
 from dreamgym.embedded.platform import EmbeddedPlatform
 
@@ -32,6 +33,21 @@ DREAMED: dict[str, dict[str, Any]] = {
 }
 """Arms in the dream, and in what their training differs from `dream`."""
 ARMS = (*DREAMED, "real", "s2r", "no_reasoning", "no_choices")
+POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "base": ({}, {}),
+    SMOLLM2: (
+        {
+            "relabelled_copies": 1,
+            "optimizer": {"learning_rate": 2e-4, "warmup_steps": 10, "tokens_per_batch": 2048},
+        },
+        {
+            "minibatches": 2,
+            "checkpoint_every": 5,
+            "optimizer": {"warmup_steps": 4, "schedule": "constant", "trained_layers": 10},
+        },
+    ),
+}
+"""What the policy starts from, and in what its warm start and its reinforcement then differ from the demo's."""
 EXAMPLES = Path("examples/household")
 Stage = dict[str, Any]
 
@@ -48,6 +64,16 @@ class Size:
     experience_epochs: float
     warm_start_epochs: float
     learning_rate: float
+    policy: str
+
+    def warm_start(self) -> Stage:
+        start, _ = POLICIES[self.policy]
+        return demo_pipeline.warm_start(self.demonstrations, self.warm_start_epochs) | {"policy": self.policy} | start
+
+    def reinforcement(self) -> Stage:
+        _, changes = POLICIES[self.policy]
+        stage = demo_pipeline.reinforcement(self.iterations, self.tasks_per_iteration, self.group_size) | changes
+        return stage | {"optimizer": stage["optimizer"] | {"learning_rate": self.learning_rate}}
 
 
 @dataclass
@@ -77,6 +103,7 @@ def main() -> None:
     parser.add_argument("--experience-epochs", type=float, default=2.0)
     parser.add_argument("--warm-start-epochs", type=float, default=12.0)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--policy", choices=POLICIES, default="base", help="what the warm start trains")
     arguments = vars(parser.parse_args())
     given = [f"--{name.replace('_', '-')} {_words(value)}" for name, value in arguments.items() if name != "state"]
     command = f'make bench-learn LEARN="{" ".join(given)}"'
@@ -168,15 +195,13 @@ def _start(size: Size) -> list[Stage]:
     return [
         demo_pipeline.experience_model(size.experience_epochs),
         {"kind": "measure_fidelity", "max_episodes": 40},
-        demo_pipeline.warm_start(size.demonstrations, size.warm_start_epochs),
+        size.warm_start(),
         demo_pipeline.evaluation("start", size.episodes) | {"where": "real"},
     ]
 
 
 def _arm(name: str, policy: str, experience: str, size: Size, done: Mapping[str, Arm]) -> list[Stage]:
-    steps = demo_pipeline.reinforcement(
-        size.iterations, size.tasks_per_iteration, size.group_size, size.learning_rate
-    ) | {"policy": policy}
+    steps = size.reinforcement() | {"policy": policy}
     watched = steps | {"canary_every": 10, "canary_episodes": 30, "canary_max_gap": 0.1}
     dream = watched | {"experience_model": experience}
     measured = demo_pipeline.evaluation(name, size.episodes)
@@ -184,8 +209,7 @@ def _arm(name: str, policy: str, experience: str, size: Size, done: Mapping[str,
     if name in DREAMED:
         return [dream | DREAMED[name], both]
     if name == "no_choices":  # the warm start alone: what choosing is worth before any reinforcement
-        warm_start = demo_pipeline.warm_start(size.demonstrations, size.warm_start_epochs)
-        return [warm_start | {"action_vocabulary": "seen"}, real]
+        return [size.warm_start() | {"action_vocabulary": "seen"}, real]
     if name == "no_reasoning":
         return [demo_pipeline.experience_model(size.experience_epochs) | {"reasoning": False}, watched, measured]
     if name == "real":

@@ -122,7 +122,7 @@ def warm_start(demonstrations: int, epochs: float) -> Stage:
     }
 
 
-def reinforcement(iterations: int, tasks: int, group: int, learning_rate: float = 1e-4) -> Stage:
+def reinforcement(iterations: int, tasks: int, group: int) -> Stage:
     return {
         "kind": "train_policy",
         "algorithm": "grpo",
@@ -130,7 +130,7 @@ def reinforcement(iterations: int, tasks: int, group: int, learning_rate: float 
         "tasks_per_iteration": tasks,
         "group_size": group,
         "kl_coefficient": 0.0,
-        "optimizer": {"learning_rate": learning_rate, "warmup_steps": 4, "schedule": "constant"},
+        "optimizer": {"learning_rate": 1e-4, "warmup_steps": 4, "schedule": "constant"},
         "rollouts": {"max_steps": MAX_STEPS, "concurrency": 128, "temperature": 0.8},
     }
 

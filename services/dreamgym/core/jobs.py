@@ -33,6 +33,9 @@ class Optimizer(_Spec):
     schedule: Literal["constant", "cosine"] = "cosine"
     weight_decay: float = Field(0.01, ge=0)
     max_gradient_norm: float = Field(1.0, gt=0)
+    trained_layers: int | None = Field(
+        None, ge=1, description="Only this many of the last decoder layers are trained; None: the whole model."
+    )
     tokens_per_batch: int = Field(8192, ge=256, description="Tokens, padding included, of one optimiser step.")
 
 

@@ -19,7 +19,9 @@ def pieces_of(episodes: Iterable[Episode], tasks: Iterable[Task], action_format:
     for task in tasks:
         yield policy_prompt.opening(task.instruction, task.initial_state)
     for episode in episodes:
-        yield policy_prompt.opening(episode.task.instruction, episode.transitions[0].state if episode.transitions else "")
+        yield policy_prompt.opening(
+            episode.task.instruction, episode.transitions[0].state if episode.transitions else ""
+        )
         for transition in episode.transitions:
             yield policy_prompt.said(transition.action)
             yield policy_prompt.after_action(transition.next_state)

@@ -100,7 +100,9 @@ def trim_tokenizer(
     old_ids = sorted(vocabulary[name] for name in kept)
     new_ids = {names[old]: new for new, old in enumerate(old_ids)}
     left_in = [[a, b] for a, b in merges if a in new_ids and b in new_ids and a + b in new_ids]
-    added = [token | {"id": new_ids[token["content"]]} for token in tokenizer["added_tokens"] if token["content"] in kept]
+    added = [
+        token | {"id": new_ids[token["content"]]} for token in tokenizer["added_tokens"] if token["content"] in kept
+    ]
     trimmed = tokenizer | {
         "model": model | {"vocab": new_ids, "merges": left_in},
         "added_tokens": added,

@@ -29,8 +29,11 @@ class TrainingState:
         self.total_steps = max(1, total_steps)
         self.step = 0
         self.skipped_steps = 0
-        decayed = [p for p in self.model.parameters() if p.ndim >= 2]
-        plain = [p for p in self.model.parameters() if p.ndim < 2]
+        if optimizer.trained_layers is not None:
+            _freeze_below(self.model, optimizer.trained_layers)
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        decayed = [p for p in trained if p.ndim >= 2]
+        plain = [p for p in trained if p.ndim < 2]
         self.optimizer = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": optimizer.weight_decay}, {"params": plain, "weight_decay": 0.0}],
             lr=optimizer.learning_rate,
@@ -102,6 +105,15 @@ class TrainingState:
         self.step, self.skipped_steps = record["step"], record["skipped_steps"]
         progress: dict[str, Any] = record["progress"]
         return progress
+
+
+def _freeze_below(model: Any, layers: int) -> None:
+    """Leave the last `layers` decoder layers and the final norm to be trained; embeddings and the others stay."""
+    for parameter in model.parameters():
+        parameter.requires_grad = False
+    for part in (*model.model.layers[-layers:], model.model.norm):
+        for parameter in part.parameters():
+            parameter.requires_grad = True
 
 
 def target_logprobs(model: Any, batch: RowBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:

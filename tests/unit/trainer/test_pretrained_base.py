@@ -15,7 +15,11 @@ from dreamgym.inference.model_store import ModelStore
 from dreamgym.trainer import pretrained_base
 from dreamgym.trainer.pretrained_base import END_OF_TEXT, missing_packages, smollm2_base, trim_tokenizer
 
-PIECES = ["Task: put a mug in the cabinet\n", " go to cabinet 12\n", "You open the cabinet 12. In it, you see a mug 3.\n>"]
+PIECES = [
+    "Task: put a mug in the cabinet\n",
+    " go to cabinet 12\n",
+    "You open the cabinet 12. In it, you see a mug 3.\n>",
+]
 OTHER = "Ein völlig anderer Text, 47 % davon 日本語."
 
 
