@@ -171,6 +171,7 @@ def _run_seed(client: DreamGym, seed: int, arms: Iterable[str], size: Size) -> l
                 )
             )
         for result in arm.results:
+            metrics += _canaries(f"{name}/{seed}", result)
             if str(result.get("stopped_by", "")).startswith("canary"):
                 metrics.append(
                     Metric(f"canary_stopped_at/{name}/{seed}", float(result["iterations_done"]), "iteration")
@@ -221,6 +222,15 @@ def _arm(name: str, policy: str, experience: str, size: Size, done: Mapping[str,
     spent = int(done["real"].results[0].get("real_transitions") or 0)
     budgeted = demo_pipeline.sim_to_real(max(1, spent // 10), 8, size.group_size)
     return [budgeted | {"policy": done["dream"].model("policy")}, real]
+
+
+def _canaries(arm: str, result: Mapping[str, Any]) -> list[Metric]:
+    """Dream minus real success on training tasks during the run, as each canary found it."""
+    found = [point["canary"] for point in result.get("curve") or [] if point.get("canary")]
+    return [
+        Metric(f"canary_gap/{arm}/{c['iteration']}", c["gap"], "share", low=c["low"], high=c["high"], n=c["n"])
+        for c in found
+    ]
 
 
 def _success(name: str, measured: Mapping[str, Any]) -> Metric:

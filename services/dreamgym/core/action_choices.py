@@ -92,6 +92,8 @@ class ActionChooser:
     def __init__(self, rules: ActionRules, initial_state: str) -> None:
         self._forms = parse_forms(rules.action_format)
         self._world = TrackedWorld(initial_state, {}, rules.consistency, rules.refusals)
+        self._refused: set[str] = set()
+        """Actions refused since one was last accepted: the same question would have the same answer."""
 
     def choices(self) -> list[str]:
         """The open actions, sorted; empty if nothing is known to choose from, or too much."""
@@ -111,10 +113,14 @@ class ActionChooser:
                     found[action] = None
             if len(found) > MOST_CHOICES:
                 return []
-        return sorted(found) if self._world.places else []
+        return sorted(found.keys() - self._refused) if self._world.places else []
 
     def follow(self, action: str, state: str) -> None:
         """Read a turn."""
+        if self._world.is_refusal(state):
+            self._refused.add(" ".join(action.split()))
+        else:
+            self._refused.clear()
         self._world.follow(action, state)
 
 

@@ -3,12 +3,12 @@
 A small model grants impossible actions, and a policy learns to ask for them. So an action that contradicts the tracked world
 (take a thing that lies elsewhere, put down what is not held) is answered with the environment's refusal without asking the
 model, and a listing that contradicts it is asked for once more. No rule is taken on trust: `validated_rules` keeps those that
-never refused an action which the recorded environment accepted.
+never refused an action which the recorded environment accepted, and of the others what holds for all but some first words.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +30,8 @@ class Consistency(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     rules: tuple[str, ...] = ()
+    exceptions: dict[str, tuple[str, ...]] = {}
+    """First words of actions about which a rule was wrong: it says nothing about those."""
     verbs: tuple[str, ...] = ()
     """First words of accepted actions, for the rule `command`."""
 
@@ -127,7 +129,8 @@ class TrackedWorld:
         self._tracker = Tracker(initial_state, sheet)
         self._consistency = consistency
         self._refusals = {" ".join(text.split()) for text in refusals}
-        self._rules = [RULES[name] for name in consistency.rules if name in RULES]
+        exceptions = consistency.exceptions
+        self._rules = [(RULES[name], exceptions.get(name, ())) for name in consistency.rules if name in RULES]
         self._active = bool(consistency.rules and refusals and self._tracker.places)
 
     @property
@@ -158,10 +161,14 @@ class TrackedWorld:
     def _fault(self, move: Move) -> str:
         if self._consistency.verbs and move.word not in self._consistency.verbs:
             return "not a command"
-        for rule in self._rules:
-            if rule.applies(move) and (fault := rule.fault(self._tracker, move)):
+        for rule, exceptions in self._rules:
+            if move.word not in exceptions and rule.applies(move) and (fault := rule.fault(self._tracker, move)):
                 return fault
         return ""
+
+    def is_refusal(self, state: str) -> bool:
+        """Whether a state says that the environment refused the action before it."""
+        return " ".join(state.split()) in self._refusals
 
     def contradicts(self, action: str, outcome: Outcome) -> bool:
         """True if the model's state lists other things than the place holds."""
@@ -171,7 +178,7 @@ class TrackedWorld:
 
     def follow(self, action: str, state: str) -> None:
         """Take over a turn; what a place holds stays as tracked even if a state claims otherwise."""
-        if not self._active or " ".join(state.split()) in self._refusals:
+        if not self._active or self.is_refusal(state):
             return
         tracker = self._tracker
         truth = {place: list(things) for place, things in tracker.contents.items()}
@@ -180,9 +187,13 @@ class TrackedWorld:
 
 
 def validated_rules(episodes: Sequence[Episode], sheets: Sequence[Sheet]) -> Consistency:
-    """The rules that never refused an accepted action of these episodes, with chances enough to do so."""
-    chances: Counter[str] = Counter()
-    errors: Counter[str] = Counter()
+    """The rules that never refused an accepted action of these episodes, with chances enough to do so.
+
+    A rule that was wrong about actions with some first word is kept for the others, if their chances are enough.
+    """
+    chances: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    wrong: defaultdict[str, set[str]] = defaultdict(set)
+    listings = differing = 0
     verbs: Counter[str] = Counter()
     for episode, sheet in zip(episodes, sheets, strict=True):
         tracker = Tracker(episode.task.initial_state, sheet)
@@ -195,15 +206,18 @@ def validated_rules(episodes: Sequence[Episode], sheets: Sequence[Sheet]) -> Con
             verbs[move.word] += 1
             for name, rule in RULES.items():
                 if rule.applies(move):
-                    chances[name] += 1
-                    errors[name] += bool(rule.fault(tracker, move))
-            differs = _listing_differs(tracker, step.action, step.next_state)
-            listed = tracker.accept(move, step.next_state)
-            chances[LISTING] += listed
-            errors[LISTING] += differs
-    rules = [name for name in (*RULES, LISTING) if chances[name] >= MINIMUM_CHANCES and not errors[name]]
+                    chances[name][move.word] += 1
+                    if rule.fault(tracker, move):
+                        wrong[name].add(move.word)
+            differing += _listing_differs(tracker, step.action, step.next_state)
+            listings += tracker.accept(move, step.next_state)
+    right = {name: sum(n for word, n in chances[name].items() if word not in wrong[name]) for name in RULES}
+    rules = [name for name in RULES if right[name] >= MINIMUM_CHANCES]
+    if listings >= MINIMUM_CHANCES and not differing:
+        rules.append(LISTING)
+    exceptions = {name: tuple(sorted(wrong[name])) for name in rules if wrong[name]}
     known = tuple(sorted(verbs)) if sum(verbs.values()) >= MINIMUM_CHANCES * 10 else ()
-    return Consistency(rules=tuple(rules), verbs=known if rules else ())
+    return Consistency(rules=tuple(rules), exceptions=exceptions, verbs=known if rules else ())
 
 
 def _listing_differs(tracker: Tracker, action: str, state: str) -> bool:

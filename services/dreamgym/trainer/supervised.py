@@ -20,6 +20,9 @@ from dreamgym.trainer.rows import RowBatch, micro_batches, plan_batches, stack_r
 from dreamgym.trainer.stages.context import ModelReference, StageContext, Stopwatch
 from dreamgym.trainer.training_state import TrainingState
 
+CHECKPOINT_SHARE = 0.05
+"""Largest share of its time that a run spends on checkpoints: those of a large model are written less often."""
+
 
 @dataclass
 class SupervisedRun:
@@ -78,7 +81,7 @@ async def train_supervised(
         run.seconds = progress["seconds"]
         context.session.event("stage.resumed", stage=context.stage, batch=done, of=total)
     watch = Stopwatch(run.seconds)
-    saved_at = time.monotonic()
+    next_save = time.monotonic() + context.settings.checkpoint_interval_s
     while done < total:
         context.check()
         if watch.exceeded(time_limit_s):
@@ -99,13 +102,14 @@ async def train_supervised(
         context.metric(name, done, loss)
         context.metric("gradient_norm", done, norm)
         context.metric("progress", done, done / total)
-        if time.monotonic() - saved_at > context.settings.checkpoint_interval_s:
+        if (began := time.monotonic()) > next_save:
             progress = {"done": done, "tokens": run.tokens, "losses": run.losses[-200:], "seconds": watch.seconds}
             if run.losses and len(run.losses) > 200:
                 progress["losses"] = [run.losses[0], *run.losses[-199:]]
             location = await context.in_thread(checkpoints.save, done, state, progress)
             context.session.event("checkpoint.published", stage=context.stage, location=location, batch=done)
-            saved_at = time.monotonic()
+            ended = time.monotonic()
+            next_save = ended + max(context.settings.checkpoint_interval_s, (ended - began) / CHECKPOINT_SHARE)
     run.epochs_done = done / per_epoch
     run.seconds = watch.seconds
     return run

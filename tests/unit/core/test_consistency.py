@@ -56,6 +56,20 @@ def test_only_rules_that_never_refused_an_accepted_action_are_kept() -> None:
     assert validated_rules(*recorded(taken, times=3)) == Consistency()
 
 
+def test_a_rule_that_fails_for_some_first_words_is_kept_for_the_others() -> None:
+    far = "You arrive at shelf 1. On the shelf 1, you see a mug 1."
+    near = "You arrive at desk 1. On the desk 1, you see a pen 1."
+    steps = [("go to shelf 1", far), ("slice pen 1", "Sliced."), ("go to desk 1", near), ("use pen 1", "Used.")]
+    learnt = validated_rules(*recorded(*steps))
+    assert "use" in learnt.rules
+    assert learnt.exceptions == {"use": ("slice",)}
+    world = TrackedWorld(ROOM, SHEET, learnt, REFUSALS)
+    world.follow("go to shelf 1", far)
+    assert world.refuses("use pen 1") == "pen 1 is not here"
+    assert world.refuses("slice pen 1") == ""
+    assert "use" not in validated_rules(*recorded(*steps[:2])).rules
+
+
 def test_without_rules_places_or_a_known_refusal_nothing_is_refused() -> None:
     assert TrackedWorld(ROOM, SHEET, Consistency(), REFUSALS).refuses("take sun 1 from moon 1") == ""
     assert TrackedWorld(ROOM, SHEET, ALL, ()).refuses("take sun 1 from moon 1") == ""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import orjson
 import pytest
 
 from dreamgym.core.episodes import Episode, Source, Task, TerminationReason, Transition
 from dreamgym.core.errors import EngineError, InvalidInputError, ModelOutputError
 from dreamgym.experience.teacher import Teacher
+from support.http_server import RecordingServer, serving
 
 EPISODE = Episode(
     "e",
@@ -26,57 +24,41 @@ EPISODE = Episode(
 )
 
 
-class Server(ThreadingHTTPServer):
-    """Answers the scripted (status, text) pairs in order and keeps the requests."""
+class Script:
+    """The teacher's answers, each (status, text), in order."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[tuple[int, str]] = []
-        self.requests: list[tuple[str, dict[str, str], Any]] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.requests.append((self.path, dict(self.headers), body))
-        status, text = self.server.answers.pop(0)
+    def __call__(self, _path: str) -> tuple[int, Any]:
+        status, text = self.answers.pop(0)
         usage = {"prompt_tokens": 100, "completion_tokens": 10}
-        data = orjson.dumps({"choices": [{"message": {"content": text}}], "usage": usage})
-        self.send_response(status)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        return None
+        return status, {"choices": [{"message": {"content": text}}], "usage": usage}
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+def server(script: Script) -> Iterator[RecordingServer]:
+    with serving(script) as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
 @pytest.fixture
-def teacher(server: Server) -> Teacher:
+def teacher(server: RecordingServer) -> Teacher:
     return Teacher(server.url, "gpt-teacher", "sk-1", attempts=3, pause_s=0.01)
 
 
 GOOD = '{"tutorial": "Go there.", "plans": ["possible: the desk\\n is here.", "impossible: nobody flies."]}'
 
 
-async def test_one_call_brings_one_plan_for_each_step(server: Server, teacher: Teacher) -> None:
-    server.answers = [(200, f"```json\n{GOOD}\n```")]
+async def test_one_call_brings_one_plan_for_each_step(
+    script: Script, server: RecordingServer, teacher: Teacher
+) -> None:
+    script.answers = [(200, f"```json\n{GOOD}\n```")]
     lesson = await teacher.annotate(EPISODE)
     assert lesson.plans == ("possible: the desk is here.", "impossible: nobody flies.")
     assert (lesson.tutorial, lesson.prompt_tokens, lesson.completion_tokens) == ("Go there.", 100, 10)
@@ -88,9 +70,9 @@ async def test_one_call_brings_one_plan_for_each_step(server: Server, teacher: T
 
 
 async def test_a_wrong_number_of_plans_and_a_busy_server_are_retried_and_all_is_counted(
-    server: Server, teacher: Teacher
+    script: Script, server: RecordingServer, teacher: Teacher
 ) -> None:
-    server.answers = [(200, '{"plans": ["one"]}'), (503, ""), (200, GOOD)]
+    script.answers = [(200, '{"plans": ["one"]}'), (503, ""), (200, GOOD)]
     lesson = await teacher.annotate(EPISODE)
     assert (lesson.prompt_tokens, lesson.completion_tokens) == (200, 20)
     assert [body["seed"] for _, _, body in server.requests] == [0, 1, 2]
@@ -106,16 +88,16 @@ async def test_a_wrong_number_of_plans_and_a_busy_server_are_retried_and_all_is_
     ],
 )
 async def test_a_useless_teacher_is_a_typed_error(
-    server: Server, teacher: Teacher, answers: list[tuple[int, str]], error: type[Exception]
+    script: Script, teacher: Teacher, answers: list[tuple[int, str]], error: type[Exception]
 ) -> None:
-    server.answers = answers
+    script.answers = answers
     with pytest.raises(error):
         await teacher.annotate(EPISODE)
-    assert server.answers == []
+    assert script.answers == []
     await teacher.close()
 
 
-async def test_an_unreachable_teacher_is_an_engine_error(server: Server) -> None:
+async def test_an_unreachable_teacher_is_an_engine_error() -> None:
     teacher = Teacher("http://127.0.0.1:9", "m", attempts=1)
     with pytest.raises(EngineError, match="does not answer"):
         await teacher.annotate(EPISODE)

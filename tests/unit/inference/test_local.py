@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from dreamgym.core.errors import ContextOverflowError, EngineError, InvalidInputError, ModelMissingError
 from dreamgym.inference.engine import Generation, GenerationRequest
-from dreamgym.inference.local import LocalEngine
+from dreamgym.inference.local import LocalEngine, _slices
 from dreamgym.inference.local_model import load_model
 
 NEVER = ("\0\0\0",)
@@ -54,6 +54,32 @@ async def test_greedy_decoding_is_the_argmax_of_the_librarys_forward_pass(
         ids, logprobs = greedy(tiny_model, engine.encode(prompt), 12)
         assert answer.token_ids == ids
         assert answer.logprobs == pytest.approx(logprobs, abs=1e-4)
+
+
+async def test_long_and_short_prompts_of_one_batch_are_computed_apart_and_answered_in_order(
+    engine: LocalEngine, tiny_model: Path
+) -> None:
+    prompts = [letter * (40 if number % 3 else 2) for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz")]
+    requests = [ask(engine, p, session=p, max_new_tokens=4) for p in prompts]
+    assert _slices(sorted((len(r.prompt_ids) for r in requests), reverse=True)) == [(0, 17), (17, 26)]
+    answers = await asyncio.gather(*[engine.generate(request) for request in requests])
+    assert engine.counters["batches"] == 1
+    for request, answer in zip(requests, answers, strict=True):
+        assert answer.token_ids == greedy(tiny_model, list(request.prompt_ids), 4)[0]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "slices"),
+    [
+        ([5], [(0, 1)]),
+        ([1] * 9 + [0] * 9, [(0, 18)]),
+        ([9] * 20, [(0, 20)]),
+        ([90] * 7 + [9] * 20, [(0, 8), (8, 27)]),
+        ([90] * 20 + [9] * 7, [(0, 27)]),
+    ],
+)
+def test_rows_are_sliced_only_where_it_pays(lengths: list[int], slices: list[tuple[int, int]]) -> None:
+    assert _slices(lengths) == slices
 
 
 async def test_a_sampled_tokens_logprob_is_that_of_the_tempered_distribution(

@@ -175,3 +175,19 @@ def test_a_checkpoint_that_exists_is_kept_as_it_is(make_state: MakeState, store:
     newest = checkpoints.newest()
     assert newest is not None
     assert make_state().restore(newest) == {"first": True}
+
+
+def test_only_the_last_layers_move_if_asked(make_state: MakeState, tmp_path: Path) -> None:
+    state = make_state(trained_layers=1)
+    before = {name: p.detach().clone() for name, p in state.model.named_parameters()}
+    advance(state, range(2))
+    moved = {name for name, p in state.model.named_parameters() if not torch.equal(p, before[name])}
+    last = f"model.layers.{state.model.config.num_hidden_layers - 1}."
+    assert moved == {name for name in before if name.startswith((last, "model.norm."))}
+
+    state.save(tmp_path, {})
+    restored = make_state(trained_layers=1)
+    restored.restore(tmp_path)
+    advance(state, range(2, 4))
+    advance(restored, range(2, 4))
+    assert equal(weights(state), weights(restored))
