@@ -72,7 +72,7 @@ unit: setup-dev
 integration: setup-dev
 	$(BIN)/python -m pytest tests/integration -q
 
-bench-learn: setup ## Measure whether RL in the dream raises real success: hours, resumable (LEARN="--seeds 1 --iterations 20")
+bench-learn: setup-pretrained ## Measure whether RL in the dream raises real success: hours, resumable (LEARN="--seeds 1 --arms dream")
 	$(BIN)/python -m benchmarks.learn $(LEARN)
 
 bench-choices: setup ## Measure the list of open actions against the real engine, a minute

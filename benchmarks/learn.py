@@ -5,6 +5,9 @@ under a canary), `real` (the same number of updates in the real engine: the cont
 of the control's real transitions), `exploit` (the model's own success flag as reward, which the canary should stop) and the
 ablations. Every arm is measured in the real engine on the same held-out tasks. Each is a job of its own with a fixed
 idempotency key, so running the command again goes on where it stopped.
+
+The defaults are those of the pretrained policy. For the small base: --policy base --iterations 25 --tasks-per-iteration 16
+--demonstrations 280 --warm-start-epochs 12 --learning-rate 1e-4.
 """
 
 from __future__ import annotations
@@ -95,15 +98,15 @@ def main() -> None:
     parser.add_argument("--state", type=Path, default=Path("runs/learn"), help="state folder; keep it to resume")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["dream", "real", "s2r", "exploit"])
-    parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument("--tasks-per-iteration", type=int, default=16)
+    parser.add_argument("--iterations", type=int, default=18)
+    parser.add_argument("--tasks-per-iteration", type=int, default=8)
     parser.add_argument("--group-size", type=int, default=8)
-    parser.add_argument("--episodes", type=int, default=120, help="held-out tasks of each evaluation")
-    parser.add_argument("--demonstrations", type=int, default=280)
-    parser.add_argument("--experience-epochs", type=float, default=2.0)
-    parser.add_argument("--warm-start-epochs", type=float, default=12.0)
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--policy", choices=POLICIES, default="base", help="what the warm start trains")
+    parser.add_argument("--episodes", type=int, default=200, help="held-out tasks of each evaluation")
+    parser.add_argument("--demonstrations", type=int, default=100)
+    parser.add_argument("--experience-epochs", type=float, default=1.0)
+    parser.add_argument("--warm-start-epochs", type=float, default=3.0)
+    parser.add_argument("--learning-rate", type=float, default=3e-5)
+    parser.add_argument("--policy", choices=POLICIES, default=SMOLLM2, help="what the warm start trains")
     arguments = vars(parser.parse_args())
     given = [f"--{name.replace('_', '-')} {_words(value)}" for name, value in arguments.items() if name != "state"]
     command = f'make bench-learn LEARN="{" ".join(given)}"'

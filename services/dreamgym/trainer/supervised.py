@@ -16,7 +16,7 @@ from dreamgym.core.jobs import Optimizer
 from dreamgym.trainer.action_space import ActionSpace
 from dreamgym.trainer.branch_packing import PackedSequence
 from dreamgym.trainer.checkpoints import StageCheckpoints
-from dreamgym.trainer.rows import RowBatch, micro_batches, plan_batches, stack_rows
+from dreamgym.trainer.rows import ROW_TOKENS, RowBatch, micro_batches, plan_batches, stack_rows
 from dreamgym.trainer.stages.context import ModelReference, StageContext, Stopwatch
 from dreamgym.trainer.training_state import TrainingState
 
@@ -60,6 +60,7 @@ async def train_supervised(
     time_limit_s: float | None = None,
     name: str = "loss",
     space: ActionSpace | None = None,
+    row_tokens: int = ROW_TOKENS,
 ) -> SupervisedRun:
     """Minimise the weighted negative log-likelihood of the sequences' targets.
 
@@ -69,7 +70,7 @@ async def train_supervised(
         context.store, context.session.job_id, context.stage, context.settings.checkpoints_kept
     )
     lengths = [len(sequence) for sequence in sequences]
-    per_epoch = len(plan_batches(lengths, optimizer.tokens_per_batch, random.Random(0)))
+    per_epoch = len(plan_batches(lengths, optimizer.tokens_per_batch, random.Random(0), row_tokens))
     total = max(1, math.ceil(epochs * per_epoch))
     state = TrainingState(model.path, optimizer, total)
     run = SupervisedRun(state)
@@ -88,9 +89,8 @@ async def train_supervised(
             run.stopped_by = f"time limit of {time_limit_s:g} s"
             break
         epoch, place = divmod(done, per_epoch)
-        plan = plan_batches(
-            lengths, optimizer.tokens_per_batch, random.Random(f"{context.session.seed}:{context.stage}:{epoch}")
-        )
+        rng = random.Random(f"{context.session.seed}:{context.stage}:{epoch}")
+        plan = plan_batches(lengths, optimizer.tokens_per_batch, rng, row_tokens)
         parts = [
             stack_rows(sequences, rows, pad_id, space)
             for rows in micro_batches(plan[min(place, len(plan) - 1)], lengths)

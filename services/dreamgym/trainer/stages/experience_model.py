@@ -24,6 +24,7 @@ from dreamgym.trainer.experience_data import (
     worlds_of,
 )
 from dreamgym.trainer.model_files import hash_of
+from dreamgym.trainer.rows import TREE_ROW_TOKENS
 from dreamgym.trainer.stages.context import StageContext
 from dreamgym.trainer.supervised import train_supervised
 from dreamgym.v1 import experience_pb2, experience_pb2_grpc, replay_pb2, replay_pb2_grpc
@@ -72,6 +73,7 @@ async def run(context: StageContext, spec: TrainExperienceModel) -> dict[str, An
         pad_id=0,
         time_limit_s=spec.time_limit_s,
         name="experience_loss",
+        row_tokens=TREE_ROW_TOKENS,
     )
     card = {
         "layout": "plain",
