@@ -2,8 +2,9 @@
 
     stub_service.py KIND ADDRESS [FAULT]
 
-KIND grpc | http | idle; FAULT die (exit 3 at once), silent (never healthy), stubborn (ignores SIGTERM), once:PATH (exit
-1 unless PATH exists, and make it), family:PATH (start a child in its own session and write its pid to PATH).
+KIND grpc | http | idle; FAULT die (exit 3 at once), silent (never healthy), stubborn[:PATH] (ignores SIGTERM, and makes PATH
+once it does), once:PATH (exit 1 unless PATH exists, and make it), family:PATH (start a child in its own session and write its
+pid to PATH).
 """
 
 import os
@@ -46,6 +47,8 @@ def main(kind: str, address: str, fault: str = "") -> None:
         )
         Path(argument).write_text(str(child.pid))
     signal.signal(signal.SIGTERM, signal.SIG_IGN if name == "stubborn" else stop)
+    if name == "stubborn" and argument:
+        Path(argument).touch()
     if kind == "grpc" and name != "silent":
         server = grpc.server(ThreadPoolExecutor(2))
         servicer = health.HealthServicer()

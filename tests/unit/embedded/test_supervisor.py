@@ -195,7 +195,9 @@ stub, state = sys.argv[1], Path(sys.argv[2])
 with Supervisor(state) as supervisor:
     command = [sys.executable, stub, "idle", "-", f"family:{state}/child"]
     supervisor.start([
-        ServiceSpec("stubborn", [sys.executable, stub, "idle", "-", "stubborn"], health=lambda: True),
+        ServiceSpec(
+            "stubborn", [sys.executable, stub, "idle", "-", f"stubborn:{state}/deaf"], health=(state / "deaf").exists
+        ),
         ServiceSpec("parent", command, health=(state / "child").exists),
     ])
     print("up", flush=True)
