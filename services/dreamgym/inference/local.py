@@ -32,17 +32,13 @@ from dreamgym.inference.local_model import (
     load_tokenizer,
 )
 from dreamgym.inference.shared_answers import SharedAnswers
+from dreamgym.inference.slices import slices
 
 log = logging.getLogger(__name__)
 GATHER_S = 0.004
 """How long the worker waits for more requests before it starts a batch."""
 SHRINK_AT = 0.75
 """A batch drops its finished rows when no more than this share is still decoding."""
-SLICE_AT = 0.7
-"""A prefill is computed in slices of rows of similar length: a row shorter than this share of its slice's longest begins
-another slice."""
-SLICE_ROWS = 8
-"""Fewest rows of a slice: each costs a pass over the layers."""
 
 
 @dataclass
@@ -230,7 +226,7 @@ class LocalEngine:
     def _run(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         rows = [self._open_row(request) for request in requests]
         asked = list(rows)
-        rows.sort(key=lambda row: row.filled - len(row.ids))  # those with most to prefill first, for `_slices`
+        rows.sort(key=lambda row: row.filled - len(row.ids))  # those with most to prefill first, for `slices`
         longest = max(len(row.ids) + row.request.max_new_tokens for row in rows)
         buffer = self._buffer(rows, longest)
         logits = self._advance(rows, buffer)
@@ -277,7 +273,7 @@ class LocalEngine:
     def _buffer(self, rows: list[_Row], length: int) -> KeyValueBuffer:
         config = self._model.config
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        buffer = KeyValueBuffer(
+        buffer = KeyValueBuffer.empty(
             config.num_hidden_layers, len(rows), config.num_key_value_heads, length, head_size, self._dtype
         )
         for i, row in enumerate(rows):
@@ -289,10 +285,10 @@ class LocalEngine:
     def _advance(self, rows: list[_Row], buffer: KeyValueBuffer) -> Tensor:
         """Compute what each row has and the buffer lacks (first its prompt); answers logits [B, V] after its last token."""
         new = [[] if row.finish else (row.ids + row.new_ids)[row.filled :] for row in rows]
-        slices = _slices([len(tokens) for tokens in new])
-        return torch.cat([self._advance_slice(rows[a:b], new[a:b], buffer.data[:, :, a:b]) for a, b in slices])
+        cut = slices([len(tokens) for tokens in new])
+        return torch.cat([self._advance_slice(rows[a:b], new[a:b], buffer.rows(a, b)) for a, b in cut])
 
-    def _advance_slice(self, rows: list[_Row], new: list[list[int]], data: Tensor) -> Tensor:
+    def _advance_slice(self, rows: list[_Row], new: list[list[int]], buffer: KeyValueBuffer) -> Tensor:
         widest = max(1, *map(len, new))
         ids = torch.zeros(len(rows), widest, dtype=torch.long)
         positions = torch.zeros(len(rows), widest, dtype=torch.long)
@@ -309,7 +305,7 @@ class LocalEngine:
             row.filled += len(tokens)
         seen = int(positions.max()) + 1
         mask = torch.arange(seen)[None, None, :] <= positions[:, :, None]
-        hidden = hidden_states(self._model, ids, positions, mask, _View(data, seen))
+        hidden = hidden_states(self._model, ids, positions, mask, buffer.first(seen))
         return self._logits(hidden[torch.arange(len(rows)), last])
 
     def _logits(self, hidden_BD: Tensor) -> Tensor:
@@ -369,24 +365,6 @@ class LocalEngine:
             self.counters["completion_tokens"] += len(row.new_ids)
         while len(self._sessions) > self._kept:
             self._sessions.popitem(last=False)
-
-
-class _View(KeyValueBuffer):
-    """The first `length` places of some rows of a buffer, so that attention does not read what none of them has reached."""
-
-    def __init__(self, data: Tensor, length: int) -> None:
-        self.data = data[:, :, :, :, :length]
-
-
-def _slices(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Cut rows, in their order, where they become much shorter than the first of their slice."""
-    cuts = [0]
-    if max(lengths) <= 2:  # decoding: a pass over the layers costs more than the padding
-        return [(0, len(lengths))]
-    for place in range(SLICE_ROWS, len(lengths) - SLICE_ROWS + 1):
-        if place - cuts[-1] >= SLICE_ROWS and lengths[place] < SLICE_AT * max(lengths[cuts[-1] : place]):
-            cuts.append(place)
-    return list(zip(cuts, [*cuts[1:], len(lengths)], strict=True))
 
 
 def _restricted(logits_V: Tensor, allowed: Sequence[int]) -> Tensor:

@@ -25,8 +25,22 @@ EXCLUDED_LOGIT = -1e9
 class KeyValueBuffer:
     """Keys and values of B rows: tensor [layers, 2, B, kv heads, S, head size], written at each row's own positions."""
 
-    def __init__(self, layers: int, rows: int, heads: int, length: int, head_size: int, dtype: torch.dtype) -> None:
-        self.data = torch.zeros(layers, 2, rows, heads, length, head_size, dtype=dtype)
+    def __init__(self, data: Tensor) -> None:
+        self.data = data
+
+    @classmethod
+    def empty(
+        cls, layers: int, rows: int, heads: int, length: int, head_size: int, dtype: torch.dtype
+    ) -> KeyValueBuffer:
+        return cls(torch.zeros(layers, 2, rows, heads, length, head_size, dtype=dtype))
+
+    def rows(self, start: int, end: int) -> KeyValueBuffer:
+        """A view of some rows."""
+        return KeyValueBuffer(self.data[:, :, start:end])
+
+    def first(self, length: int) -> KeyValueBuffer:
+        """A view of the first places, so that attention does not read what no row has reached."""
+        return KeyValueBuffer(self.data[:, :, :, :, :length])
 
     def write(self, layer: int, keys: Tensor, values: Tensor, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Store [B, heads, T, size] at positions and return everything [B, heads, S, size]."""

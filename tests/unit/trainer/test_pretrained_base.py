@@ -10,10 +10,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dreamgym.core.errors import ModelMissingError
+from dreamgym.core.pretrained import SMOLLM2_PACKAGES, missing_packages
 from dreamgym.inference.local_model import hidden_states, load_model, load_tokenizer
 from dreamgym.inference.model_store import ModelStore
 from dreamgym.trainer import pretrained_base
-from dreamgym.trainer.pretrained_base import END_OF_TEXT, missing_packages, smollm2_base, trim_tokenizer
+from dreamgym.trainer.pretrained_base import END_OF_TEXT, smollm2_base, trim_tokenizer
 
 PIECES = [
     "Task: put a mug in the cabinet\n",
@@ -60,9 +61,9 @@ def test_special_tokens_that_are_kept_keep_their_meaning(full: Tokenizer) -> Non
 
 
 def test_without_the_packages_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(pretrained_base.PACKAGES, "no_such_package", "a test")
+    monkeypatch.setitem(SMOLLM2_PACKAGES, "no_such_package", "a test")
     with pytest.raises(ModelMissingError, match=r"no_such_package \(a test\)") as raised:
-        smollm2_base(ModelStore(tmp_path), PIECES)
+        smollm2_base(ModelStore(tmp_path), "env_1", PIECES)
     assert "make setup-pretrained" in raised.value.remedy
 
 
@@ -70,8 +71,8 @@ def test_without_the_packages_the_remedy_is_named(tmp_path: Path, monkeypatch: p
 def test_the_real_model_copies_before_any_training(tmp_path: Path) -> None:
     """What the trimming must not destroy: repeating a random sequence seen once before (induction)."""
     store = ModelStore(tmp_path)
-    published = smollm2_base(store, PIECES)
-    assert smollm2_base(store, reversed(PIECES)) == published
+    published = smollm2_base(store, "env_1", PIECES)
+    assert smollm2_base(store, "env_1", [*PIECES, "later texts"]) == published, "token ids of an environment stay"
     model, tokenizer = load_model(published.path), load_tokenizer(published.path)
     ids = torch.randint(300, len(tokenizer), (8, 48), generator=torch.Generator().manual_seed(1)).repeat(1, 2)
     with torch.inference_mode():

@@ -18,7 +18,7 @@ from dreamgym.core.action_choices import ActionRules
 from dreamgym.core.action_vocabulary import OPEN, format_tokens
 from dreamgym.core.episodes import Episode, Source
 from dreamgym.core.errors import DreamGymError, InvalidInputError
-from dreamgym.core.jobs import SMOLLM2
+from dreamgym.core.pretrained import SMOLLM2
 from dreamgym.inference.local import LocalEngine
 from dreamgym.inference.model_store import ModelStore, Published
 from dreamgym.trainer.action_space import ActionSpace
@@ -88,7 +88,7 @@ class StageContext:
             seeds = await self.episodes(Source.SEED, splits=("train",))
             tasks = await self.session.tasks("train")
             pieces = pieces_of(seeds, tasks, self.environment.action_format)
-            return self._reference(await self.in_thread(smollm2_base, self.store, pieces))
+            return self._reference(await self.in_thread(smollm2_base, self.store, self.environment_id, pieces))
         if name == "latest":
             made = [r["model"]["version"] for _, r in sorted(self.results.items()) if r.get("model_role") == role]
             if made:
