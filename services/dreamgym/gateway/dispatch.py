@@ -46,8 +46,18 @@ class Dispatcher:
     async def dispatch(self, job_id: str) -> bool:
         """Send one queued job and write down whether that worked; False if it did not.
 
-        The next sending is put off before the message leaves, so that two gateways do not send at the same time.
+        Who is cancelled here (the gateway stops) still waits for the end, at most two broker timeouts: what came of it
+        is written down, and the job is not left waiting for a message that never went.
         """
+        work = asyncio.create_task(self._dispatch(job_id))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await work
+            raise
+
+    async def _dispatch(self, job_id: str) -> bool:
+        """The next sending is put off before the message leaves, so that two gateways do not send at the same time."""
         async with locked_job(self.database, job_id) as job:
             due = job.row.dispatch_due_at
             if job.state is not JobState.QUEUED or due is None or due > job.now:

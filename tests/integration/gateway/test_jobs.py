@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 import redis
@@ -92,6 +93,23 @@ async def test_a_job_launched_while_the_broker_is_away_is_sent_when_it_is_back(
                 return list(await session.scalars(kinds)) == ["job.created", "dispatch.failed", "dispatch.sent"]
 
         await eventually(sent)
+
+
+async def test_a_gateway_that_stops_while_it_sends_writes_down_what_came_of_it(settings: GatewaySettings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts and never answers
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        hanging = settings.model_copy(update={"broker_url": url, "broker_timeout_s": 1.0})
+        async with platform_with(hanging) as platform:
+            await platform.environment()
+            job = await platform.job()
+            assert (await platform.read(job))["dispatch_error"] == ""
+    async with platform_with(settings) as recovered, recovered.gateway.state.database.transaction() as session:
+        row = await session.get_one(Job, job["id"])
+        now = await session.scalar(select(func.now()))
+        assert "imeout" in row.dispatch_error
+        assert row.dispatch_due_at is not None
+        assert now is not None
+        assert (row.dispatch_due_at - now).total_seconds() < settings.redispatch_after_s / 2
 
 
 async def test_a_whole_life_of_a_job_is_told_by_its_feed(platform: Platform) -> None:
