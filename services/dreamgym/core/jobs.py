@@ -96,7 +96,12 @@ class _Reinforcement(_Spec):
         "0: the episode's advantage alone (GRPO).",
     )
     discount: float = Field(0.95, gt=0, le=1, description="Of step-level returns.")
-    time_limit_s: float | None = Field(None, gt=0)
+    time_limit_s: float | None = Field(
+        None,
+        gt=0,
+        description="No iteration begins that would end later, going by the mean of those before it; the first always runs. "
+        "The report says so.",
+    )
 
 
 class TrainPolicy(_Reinforcement):

@@ -223,8 +223,9 @@ class Stopwatch:
     def seconds(self) -> float:
         return self.already + time.monotonic() - self.started
 
-    def exceeded(self, limit: float | None) -> bool:
-        return limit is not None and self.seconds > limit
+    def exceeded(self, limit: float | None, ahead: float = 0.0) -> bool:
+        """Whether `limit` seconds will have passed `ahead` seconds from now."""
+        return limit is not None and self.seconds + ahead > limit
 
 
 __all__ = ["ModelReference", "StageContext", "Stopwatch", "hash_of"]

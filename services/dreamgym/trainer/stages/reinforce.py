@@ -106,7 +106,7 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
     try:
         while progress.iteration < plan.iterations and not progress.stopped_by:
             context.check()
-            if watch.exceeded(plan.time_limit_s):
+            if progress.iteration and watch.exceeded(plan.time_limit_s, ahead=watch.seconds / progress.iteration):
                 progress.stopped_by = f"time limit of {plan.time_limit_s:g} s"
                 break
             point, budget_spent = await _iterate(context, plan, world, engine, state, reference, curriculum, progress)
