@@ -45,8 +45,23 @@ def episode(
     )
 
 
-async def append(replay: ReplayAsyncStub, episodes: Iterable[pb.StoredEpisode]) -> pb.AppendResponse:
-    return await replay.Append(iter([pb.AppendRequest(episode=one) for one in episodes]), timeout=60)
+ENRICH = pb.Admission(enrich=True)
+"""Takes every dream that came to an end."""
+
+
+async def append(
+    replay: ReplayAsyncStub, episodes: Iterable[pb.StoredEpisode], admission: pb.Admission | None = None
+) -> pb.AppendResponse:
+    requests = [pb.AppendRequest(episode=one, admission=admission) for one in episodes]
+    return await replay.Append(iter(requests), timeout=60)
+
+
+def dream(
+    environment_id: str, episode_id: str, steps: Sequence[tuple[str, str]] = (), **fields: Any
+) -> pb.StoredEpisode:
+    """A dreamed episode that came to an end."""
+    values = {"source": pb.SOURCE_DREAM, "termination": "step_limit", **fields}
+    return episode(environment_id, episode_id, steps, **values)
 
 
 async def search(

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from dreamgym.core.episodes import Source
 from dreamgym.replay.embedding import HalfVectors
 from dreamgym.replay.encoder import DIMENSIONS
 from dreamgym.replay.partitions import partition_name
@@ -56,7 +57,7 @@ async def insert_episodes(
         sql.Identifier(SCHEMA, partition_name(environment_id)), sql.SQL(", ").join(map(sql.Identifier, _COPIED))
     )
     big_endian = vectors.astype(">f2")
-    position, stored = 0, 0
+    position, stored, dreamed = 0, 0, 0
     async with driver.cursor() as cursor, cursor.copy(copy_into) as copy:
         copy.set_types(_COPIED_TYPES)
         for record in records:
@@ -65,8 +66,9 @@ async def insert_episodes(
                     embedding = _HALFVEC_HEADER + big_endian[position].tobytes()
                     await copy.write_row(_copied_values(record, transition, ids[position], embedding))
                     stored += 1
+                    dreamed += record.source is Source.DREAM
                 position += 1
-    return Stored(len(new), stored)
+    return Stored(len(new), stored, dream_transitions=dreamed)
 
 
 def _episode_values(record: EpisodeRecord, last_transition_id: int) -> dict[str, object]:

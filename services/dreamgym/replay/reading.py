@@ -10,6 +10,7 @@ import orjson
 
 from dreamgym.core.episodes import Source, TerminationReason
 from dreamgym.core.errors import InvalidInputError
+from dreamgym.replay.admission import Admission
 from dreamgym.replay.records import EpisodeRecord, Filters, Query, TransitionRecord
 from dreamgym.replay.settings import ReplaySettings
 from dreamgym.v1 import replay_pb2 as pb
@@ -81,9 +82,8 @@ def read_top_k(request: pb.SearchRequest, settings: ReplaySettings) -> int:
 
 
 def read_filters(request: pb.SearchRequest) -> Filters:
-    for field in ("minimum_confidence", "dream_share_cap"):
-        if not 0.0 <= getattr(request, field) <= 1.0:
-            raise InvalidInputError(f"{field} is {getattr(request, field)}.", remedy="Give a number from 0 to 1.")
+    _share(request.minimum_confidence, "minimum_confidence")
+    _share(request.dream_share_cap, "dream_share_cap")
     return Filters(
         sources=read_sources(request.sources),
         splits=read_splits(request.splits),
@@ -93,11 +93,44 @@ def read_filters(request: pb.SearchRequest) -> Filters:
     )
 
 
+def read_sample(request: pb.SampleRequest, settings: ReplaySettings) -> tuple[int, Filters]:
+    """How many transitions to draw, and from which."""
+    if not 1 <= request.count <= settings.replay_sample_max:
+        raise InvalidInputError(
+            f"count is {request.count}.", remedy=f"Ask for 1 to {settings.replay_sample_max} transitions."
+        )
+    _share(request.minimum_confidence, "minimum_confidence")
+    return request.count, Filters(
+        sources=read_sources(request.sources),
+        splits=read_splits(request.splits),
+        minimum_confidence=request.minimum_confidence,
+        cursor=read_cursor(request.cursor),
+    )
+
+
+def read_admission(message: pb.Admission) -> Admission:
+    _share(message.minimum_confidence, "admission.minimum_confidence")
+    if message.dream_transitions_max < 0:
+        raise InvalidInputError(
+            f"admission.dream_transitions_max is {message.dream_transitions_max}.",
+            remedy="Give a number, or 0 for no limit.",
+        )
+    return Admission(message.enrich, message.minimum_confidence, message.dream_transitions_max)
+
+
 def read_environment_id(value: str) -> str:
     try:
         return _name(value, "environment_id", required=True)
     except InvalidInputError as error:
         raise InvalidInputError(error.message, remedy="Name the environment whose data is meant.") from None
+
+
+def is_name(value: str) -> bool:
+    """Whether something can be stored under this name."""
+    try:
+        return bool(_name(value, "name", required=True))
+    except InvalidInputError:
+        return False
 
 
 def read_episode_ids(values: Iterable[str]) -> list[str]:
@@ -198,3 +231,8 @@ def _metadata(text: str, longest: int) -> dict[str, Any]:
     if b"\\u0000" in orjson.dumps(value).replace(rb"\\", b""):
         raise InvalidInputError("metadata has a NUL character.", remedy="Remove it: the database cannot store it.")
     return value
+
+
+def _share(value: float, field: str) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise InvalidInputError(f"{field} is {value}.", remedy="Give a number from 0 to 1.")

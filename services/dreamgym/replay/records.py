@@ -78,19 +78,41 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """A stored transition that was drawn at random."""
+
+    transition: TransitionRecord
+    source: Source
+    episode_id: str
+    instruction: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """What an append did."""
 
     episodes: int = 0
     transitions: int = 0
     already_stored: int = 0
+    dream_transitions: int = 0
+    """Of the transitions, those of dreams."""
 
     def __add__(self, other: Stored) -> Stored:
         return Stored(
             self.episodes + other.episodes,
             self.transitions + other.transitions,
             self.already_stored + other.already_stored,
+            self.dream_transitions + other.dream_transitions,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionCount:
+    """How many appended episodes were not stored for one reason; one that is sent again is counted again."""
+
+    code: str
+    episodes: int
+    transitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +133,4 @@ class Statistics:
     counts: tuple[SourceCount, ...] = ()
     cursor: int = 0
     encoder: str = ""
+    rejections: tuple[RejectionCount, ...] = ()

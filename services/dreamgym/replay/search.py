@@ -122,7 +122,7 @@ def _statement(
     order: str,
 ) -> tuple[str, dict[str, Any]]:
     partition = f"{SCHEMA}.{partition_name(environment_id)}"
-    conditions, parameters = _conditions(queries, filters)
+    conditions, parameters = conditions_of(queries, filters)
     kinds = []
     for sources, limit in limits.items():
         # As constants, because the planner must see that they imply the predicate of a partial index.
@@ -145,7 +145,7 @@ def _statement(
     )
 
 
-def _conditions(queries: Sequence[Query], filters: Filters) -> tuple[list[str], dict[str, Any]]:
+def conditions_of(queries: Sequence[Query], filters: Filters) -> tuple[list[str], dict[str, Any]]:
     """The SQL of the filters that are in force, and its parameters: an exact scan pays for each one at every row."""
     conditions: list[str] = []
     parameters: dict[str, Any] = {}

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
 import uvloop
 
 from dreamgym.core.errors import InvalidInputError
+from dreamgym.replay.admission import Offer, Refusal, RejectionCode
 from dreamgym.replay.embedding import Embedder
 from dreamgym.replay.encoder import make_encoder
 from dreamgym.replay.listing import Selection
 from dreamgym.replay.reading import (
+    is_name,
+    read_admission,
     read_cursor,
     read_environment_id,
     read_episode,
     read_episode_ids,
     read_filters,
     read_queries,
+    read_sample,
     read_sources,
     read_splits,
     read_top_k,
 )
-from dreamgym.replay.records import EpisodeRecord, Stored
+from dreamgym.replay.records import Stored
 from dreamgym.replay.settings import ReplaySettings
 from dreamgym.replay.store import ReplayStore
-from dreamgym.replay.writing import episode_message, search_response, statistics_response
+from dreamgym.replay.writing import episode_message, sample_response, search_response, statistics_response
 from dreamgym.v1 import replay_pb2 as pb
 from dreamgym.v1 import replay_pb2_grpc
 from dreamgym.wire.logs import configure_logs
@@ -49,33 +53,51 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
         self, request_iterator: AsyncIterator[pb.AppendRequest], context: Any
     ) -> pb.AppendResponse:
         """Store batch by batch while the stream arrives; if it breaks, sending it again completes it."""
-        batch: list[EpisodeRecord] = []
+        batch: list[Offer] = []
         transitions = characters = 0
-        stored, rejected, environment_ids = Stored(), [], set()
+        stored, environment_ids = Stored(), set()
+        refusals: list[Refusal] = []
+        invalid: dict[str, list[Refusal]] = {}
         async for request in request_iterator:
             try:
+                admission = read_admission(request.admission)
                 episode = read_episode(request.episode, self.settings)
             except InvalidInputError as error:
-                rejected.append(pb.Rejection(episode_id=request.episode.episode_id, reason=str(error)))
+                sent = request.episode
+                refusal = Refusal(sent.episode_id, RejectionCode.INVALID, str(error), len(sent.transitions))
+                invalid.setdefault(sent.environment_id, []).append(refusal)
                 continue
-            batch.append(episode)
+            batch.append(Offer(episode, admission))
             environment_ids.add(episode.environment_id)
             transitions += len(episode.transitions)
             characters += request.ByteSize()
             full = transitions >= self.settings.replay_batch_transitions
             if full or characters >= self.settings.replay_batch_characters:
-                stored += await self.store.append(batch)
+                stored = await self._store(batch, stored, refusals)
                 batch, transitions, characters = [], 0, 0
         if batch:
-            stored += await self.store.append(batch)
+            stored = await self._store(batch, stored, refusals)
         if stored.episodes:
             await self.store.finish_append(environment_ids)
+        for environment_id, left_out in invalid.items():
+            refusals += left_out
+            if is_name(environment_id):
+                await self.store.count_refusals(environment_id, left_out)
         return pb.AppendResponse(
             episodes_stored=stored.episodes,
             transitions_stored=stored.transitions,
             episodes_already_stored=stored.already_stored,
-            rejected=rejected,
+            rejected=[
+                pb.Rejection(episode_id=refusal.episode_id, reason=refusal.reason, code=refusal.code.value)
+                for refusal in refusals
+            ],
         )
+
+    async def _store(self, batch: Sequence[Offer], stored: Stored, refusals: list[Refusal]) -> Stored:
+        """What is stored with this batch; adds to the refusals."""
+        added, refused = await self.store.append(batch)
+        refusals += refused
+        return stored + added
 
     async def Search(self, request: pb.SearchRequest, context: Any) -> pb.SearchResponse:  # noqa: N802
         results = await self.store.search(
@@ -85,6 +107,11 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
             read_filters(request),
         )
         return search_response(results)
+
+    async def Sample(self, request: pb.SampleRequest, context: Any) -> pb.SampleResponse:  # noqa: N802
+        count, filters = read_sample(request, self.settings)
+        environment_id = read_environment_id(request.environment_id)
+        return sample_response(await self.store.sample(environment_id, count, filters, request.seed))
 
     async def ListEpisodes(  # noqa: N802
         self, request: pb.ListEpisodesRequest, context: Any

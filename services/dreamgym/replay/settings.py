@@ -37,5 +37,7 @@ class ReplaySettings(ServiceSettings):
     """Longest state, action, reasoning, instruction or metadata that is stored."""
     replay_top_k_max: int = 100
     """Most hits per query."""
+    replay_sample_max: int = 10_000
+    """Most transitions per sample."""
     replay_queries_max: int = 256
     """Most queries per search."""

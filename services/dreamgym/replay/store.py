@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from sqlalchemy import delete, exc, func, select, text, update
+from sqlalchemy import Row, delete, exc, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from dreamgym.core.episodes import Source
 from dreamgym.core.errors import CapacityError
+from dreamgym.replay.admission import Offer, Refusal, count_refusals, refused, within_limits
 from dreamgym.replay.appending import insert_episodes
 from dreamgym.replay.database import open_engine, typed_errors
 from dreamgym.replay.embedding import Embedder
@@ -16,10 +17,21 @@ from dreamgym.replay.encoder import require_same_encoder
 from dreamgym.replay.indexing import Indexer
 from dreamgym.replay.listing import Selection, list_episodes, newest_id
 from dreamgym.replay.partitions import drop_environment, ensure_environment, partition_name
-from dreamgym.replay.records import EpisodeRecord, Filters, Hit, Query, SourceCount, Statistics, Stored
+from dreamgym.replay.records import (
+    Drawn,
+    EpisodeRecord,
+    Filters,
+    Hit,
+    Query,
+    RejectionCount,
+    SourceCount,
+    Statistics,
+    Stored,
+)
+from dreamgym.replay.sampling import draw
 from dreamgym.replay.search import find_nearest
 from dreamgym.replay.settings import ReplaySettings
-from dreamgym.replay.tables import SCHEMA, EnvironmentRow, EpisodeRow
+from dreamgym.replay.tables import SCHEMA, EnvironmentRow, EpisodeRow, RejectionRow
 
 
 class ReplayStore:
@@ -46,18 +58,27 @@ class ReplayStore:
         await self.engine.dispose()
         self.embedder.close()
 
-    async def append(self, episodes: Sequence[EpisodeRecord]) -> Stored:
+    async def append(self, offers: Sequence[Offer]) -> tuple[Stored, list[Refusal]]:
         """Store whole episodes, those of one environment in one transaction; one that is there already stays as it is.
 
-        Call `finish_append` after the last of a series.
+        Answers what was stored and what the admission policies refused (and counted). Call `finish_append` after the last
+        of a series.
         """
-        by_environment: dict[str, dict[str, EpisodeRecord]] = {}
-        for episode in episodes:
-            by_environment.setdefault(episode.environment_id, {}).setdefault(episode.episode_id, episode)
-        stored = Stored()
-        for environment_id, records in by_environment.items():
-            stored += await self._append_to(environment_id, records)
-        return Stored(stored.episodes, stored.transitions, len(episodes) - stored.episodes)
+        by_environment: dict[str, dict[str, Offer]] = {}
+        for offer in offers:
+            by_environment.setdefault(offer.episode.environment_id, {}).setdefault(offer.episode.episode_id, offer)
+        stored, refusals = Stored(), []
+        for environment_id, named in by_environment.items():
+            added, left_out = await self._append_to(environment_id, named)
+            stored += added
+            refusals += left_out
+        known = len(offers) - stored.episodes - len(refusals)
+        return Stored(stored.episodes, stored.transitions, known), refusals
+
+    async def count_refusals(self, environment_id: str, refusals: Sequence[Refusal]) -> None:
+        """Count episodes that were refused before they reached the store."""
+        async with typed_errors(self._deadline_s), self.engine.begin() as connection:
+            await count_refusals(connection, environment_id, refusals)
 
     async def finish_append(self, environment_ids: Iterable[str]) -> None:
         """Build vector indexes in the background where enough data has come in."""
@@ -87,6 +108,13 @@ class ReplayStore:
                     return [[] for _ in queries]
                 raise
 
+    async def sample(self, environment_id: str, count: int, filters: Filters, seed: int) -> list[Drawn]:
+        """At most `count` transitions drawn at random; the same for the same seed, filters and cursor."""
+        async with typed_errors(self._deadline_s), self.reading.connect() as connection:
+            if await self._stored_encoder(connection, environment_id) is None:
+                return []
+            return await draw(connection, environment_id, count, filters, seed)
+
     def list_episodes(self, environment_id: str, selection: Selection) -> AsyncIterator[EpisodeRecord]:
         """Episodes in the order of storing, read page by page (see `listing`)."""
         return list_episodes(self.reading, environment_id, selection, self._deadline_s)
@@ -111,37 +139,47 @@ class ReplayStore:
                 .order_by(EpisodeRow.source, EpisodeRow.split)
             )
             counts = tuple(SourceCount(Source(row[0]), row[1], row[2], int(row[3]), row[4]) for row in rows)
-            return Statistics(counts, await newest_id(connection, environment_id), encoder or "")
+            refused_rows = await connection.execute(
+                select(RejectionRow.code, RejectionRow.episodes, RejectionRow.transitions)
+                .where(RejectionRow.environment_id == environment_id)
+                .order_by(RejectionRow.code)
+            )
+            rejections = tuple(RejectionCount(*row) for row in refused_rows)
+            return Statistics(counts, await newest_id(connection, environment_id), encoder or "", rejections)
 
     async def delete_episodes(self, environment_id: str, episode_ids: Sequence[str]) -> tuple[int, int]:
         """Remove episodes; answers (transitions, episodes) removed. Unknown ids are ignored: they are gone already."""
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
             if await _lock(connection, environment_id) is None:
                 return 0, 0
-            transitions = await connection.execute(
-                text(f"DELETE FROM {SCHEMA}.{partition_name(environment_id)} WHERE episode_id = ANY(:ids)"),
+            rows = await connection.scalars(
+                text(
+                    f"DELETE FROM {SCHEMA}.{partition_name(environment_id)} WHERE episode_id = ANY(:ids) RETURNING source"
+                ),
                 {"ids": list(episode_ids)},
             )
+            sources = list(rows)
             episodes = await connection.execute(
                 delete(EpisodeRow).where(
                     EpisodeRow.environment_id == environment_id, EpisodeRow.episode_id.in_(episode_ids)
                 )
             )
-            await _count(connection, environment_id, -transitions.rowcount)
-            return transitions.rowcount, episodes.rowcount
+            await _count(connection, environment_id, -len(sources), -sources.count(Source.DREAM.value))
+            return len(sources), episodes.rowcount
 
     async def delete_environment(self, environment_id: str) -> tuple[int, int]:
         """Remove everything of an environment, its encoder included; answers (transitions, episodes) removed."""
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
-            transitions = await _lock(connection, environment_id)
-            if transitions is None:
+            held = await _lock(connection, environment_id)
+            await connection.execute(delete(RejectionRow).where(RejectionRow.environment_id == environment_id))
+            if held is None:
                 return 0, 0
             episodes = await connection.execute(delete(EpisodeRow).where(EpisodeRow.environment_id == environment_id))
             await drop_environment(connection, environment_id)
         self.indexer.forget(environment_id)
-        return transitions, episodes.rowcount
+        return held.transitions, episodes.rowcount
 
-    async def _append_to(self, environment_id: str, records: dict[str, EpisodeRecord]) -> Stored:
+    async def _append_to(self, environment_id: str, named: dict[str, Offer]) -> tuple[Stored, list[Refusal]]:
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
             ours = self.embedder.encoder.name
             await ensure_environment(connection, environment_id, ours)
@@ -149,20 +187,28 @@ class ReplayStore:
             require_same_encoder(environment_id, stored=stored_encoder or ours, ours=ours)
             known = await connection.scalars(
                 select(EpisodeRow.episode_id).where(
-                    EpisodeRow.environment_id == environment_id, EpisodeRow.episode_id.in_(list(records))
+                    EpisodeRow.environment_id == environment_id, EpisodeRow.episode_id.in_(list(named))
                 )
             )
-            new = [record for name, record in records.items() if name not in set(known)]
+            there = set(known)
+            new = [offer for name, offer in named.items() if name not in there]
+            refusals = [refusal for refusal in map(refused, new) if refusal is not None]
+            await count_refusals(connection, environment_id, refusals)
+        out = {refusal.episode_id for refusal in refusals}
+        new = [offer for offer in new if offer.episode.episode_id not in out]
         if not new:
-            return Stored()
-        vectors = await self.embedder.embed([(t.state, t.action) for record in new for t in record.transitions])
+            return Stored(), refusals
+        vectors = await self.embedder.embed([(t.state, t.action) for one in new for t in one.episode.transitions])
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
             # Held until the commit: ids then become visible in their order, which makes a cursor a snapshot.
-            if await _lock(connection, environment_id) is None:
+            held = await _lock(connection, environment_id)
+            if held is None:
                 raise CapacityError(f"Environment {environment_id!r} was deleted during the append.", remedy="Retry.")
-            stored = await insert_episodes(connection, environment_id, new, vectors)
-            await _count(connection, environment_id, stored.transitions)
-        return stored
+            records, vectors, full = within_limits(new, vectors, held.dream_transitions)
+            await count_refusals(connection, environment_id, full)
+            stored = await insert_episodes(connection, environment_id, records, vectors)
+            await _count(connection, environment_id, stored.transitions, stored.dream_transitions)
+        return stored, refusals + full
 
     async def _stored_encoder(self, connection: AsyncConnection, environment_id: str) -> str | None:
         return await connection.scalar(
@@ -170,16 +216,23 @@ class ReplayStore:
         )
 
 
-async def _lock(connection: AsyncConnection, environment_id: str) -> int | None:
-    """Hold the environment's row until the transaction ends; answers its number of transitions, None without a row."""
-    return await connection.scalar(
-        select(EnvironmentRow.transitions).where(EnvironmentRow.environment_id == environment_id).with_for_update()
+async def _lock(connection: AsyncConnection, environment_id: str) -> Row[int, int] | None:
+    """Hold the environment's row until the transaction ends; answers what it holds, None without a row."""
+    held = await connection.execute(
+        select(EnvironmentRow.transitions, EnvironmentRow.dream_transitions)
+        .where(EnvironmentRow.environment_id == environment_id)
+        .with_for_update()
     )
+    return held.one_or_none()
 
 
-async def _count(connection: AsyncConnection, environment_id: str, change: int) -> None:
+async def _count(connection: AsyncConnection, environment_id: str, transitions: int, dreamed: int) -> None:
+    """Add to what the environment holds: transitions, and of these the dreamed ones."""
     await connection.execute(
         update(EnvironmentRow)
         .where(EnvironmentRow.environment_id == environment_id)
-        .values(transitions=EnvironmentRow.transitions + change)
+        .values(
+            transitions=EnvironmentRow.transitions + transitions,
+            dream_transitions=EnvironmentRow.dream_transitions + dreamed,
+        )
     )

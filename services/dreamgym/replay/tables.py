@@ -32,6 +32,19 @@ class EnvironmentRow(Base):
     encoder: Mapped[str]
     transitions: Mapped[int] = mapped_column(server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(server_default=text("now()"))
+    # Of the transitions, those of dreams.
+    dream_transitions: Mapped[int] = mapped_column(server_default=text("0"))
+
+
+class RejectionRow(Base):
+    """How many appended episodes of an environment were not stored, by reason."""
+
+    __tablename__ = "rejections"
+
+    environment_id: Mapped[str] = mapped_column(primary_key=True)
+    code: Mapped[str] = mapped_column(primary_key=True)
+    episodes: Mapped[int]
+    transitions: Mapped[int]
 
 
 class EpisodeRow(Base):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dreamgym.replay.records import EpisodeRecord, Hit, Statistics, TransitionRecord
+from dreamgym.replay.records import Drawn, EpisodeRecord, Hit, Statistics, TransitionRecord
 from dreamgym.v1 import replay_pb2 as pb
 from dreamgym.wire.convert import dump_json, source_to_proto
 
@@ -63,6 +63,20 @@ def search_response(results: Iterable[Sequence[Hit]]) -> pb.SearchResponse:
     )
 
 
+def sample_response(drawn: Iterable[Drawn]) -> pb.SampleResponse:
+    return pb.SampleResponse(
+        transitions=[
+            pb.SampledTransition(
+                transition=transition_message(one.transition),
+                source=source_to_proto(one.source),
+                episode_id=one.episode_id,
+                instruction=one.instruction,
+            )
+            for one in drawn
+        ]
+    )
+
+
 def statistics_response(statistics: Statistics) -> pb.StatisticsResponse:
     return pb.StatisticsResponse(
         counts=[
@@ -77,4 +91,8 @@ def statistics_response(statistics: Statistics) -> pb.StatisticsResponse:
         ],
         cursor=statistics.cursor,
         encoder=statistics.encoder,
+        rejections=[
+            pb.RejectionCount(code=count.code, episodes=count.episodes, transitions=count.transitions)
+            for count in statistics.rejections
+        ],
     )

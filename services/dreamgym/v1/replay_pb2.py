@@ -24,47 +24,57 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64reamgym/v1/replay.proto\x12\x0b\x64reamgym.v1\"\xcb\x01\n\x10StoredTransition\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12\x11\n\treasoning\x18\x05 \x01(\t\x12\x12\n\nnext_state\x18\x06 \x01(\t\x12\x0e\n\x06reward\x18\x07 \x01(\x01\x12\x0c\n\x04\x64one\x18\x08 \x01(\x08\x12\x0f\n\x07success\x18\t \x01(\x08\x12\x12\n\nconfidence\x18\n \x01(\x01\x12\x14\n\x0cvalid_action\x18\x0b \x01(\x08\"\xc0\x02\n\rStoredEpisode\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x02 \x01(\t\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x13\n\x0binstruction\x18\x04 \x01(\t\x12#\n\x06source\x18\x05 \x01(\x0e\x32\x13.dreamgym.v1.Source\x12\r\n\x05split\x18\x06 \x01(\t\x12\x13\n\x0btermination\x18\x07 \x01(\t\x12\x0f\n\x07success\x18\x08 \x01(\x08\x12\x0e\n\x06job_id\x18\t \x01(\t\x12\x16\n\x0epolicy_version\x18\n \x01(\t\x12\x15\n\rmodel_version\x18\x0b \x01(\t\x12\x32\n\x0btransitions\x18\x0c \x03(\x0b\x32\x1d.dreamgym.v1.StoredTransition\x12\x10\n\x08metadata\x18\r \x01(\t\"<\n\rAppendRequest\x12+\n\x07\x65pisode\x18\x01 \x01(\x0b\x32\x1a.dreamgym.v1.StoredEpisode\"/\n\tRejection\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x90\x01\n\x0e\x41ppendResponse\x12\x17\n\x0f\x65pisodes_stored\x18\x01 \x01(\x05\x12\x1a\n\x12transitions_stored\x18\x02 \x01(\x05\x12\x1f\n\x17\x65pisodes_already_stored\x18\x03 \x01(\x05\x12(\n\x08rejected\x18\x04 \x03(\x0b\x32\x16.dreamgym.v1.Rejection\"a\n\x0bSearchQuery\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x1a\n\x12\x65xclude_episode_id\x18\x03 \x01(\t\x12\x17\n\x0f\x65xclude_task_id\x18\x04 \x01(\t\"\xdc\x01\n\rSearchRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12)\n\x07queries\x18\x02 \x03(\x0b\x32\x18.dreamgym.v1.SearchQuery\x12\r\n\x05top_k\x18\x03 \x01(\x05\x12$\n\x07sources\x18\x04 \x03(\x0e\x32\x13.dreamgym.v1.Source\x12\x1a\n\x12minimum_confidence\x18\x05 \x01(\x01\x12\x0e\n\x06\x63ursor\x18\x06 \x01(\x03\x12\x17\n\x0f\x64ream_share_cap\x18\x07 \x01(\x01\x12\x0e\n\x06splits\x18\x08 \x03(\t\"\xa0\x01\n\tSearchHit\x12\x31\n\ntransition\x18\x01 \x01(\x0b\x32\x1d.dreamgym.v1.StoredTransition\x12\x12\n\nsimilarity\x18\x02 \x01(\x01\x12#\n\x06source\x18\x03 \x01(\x0e\x32\x13.dreamgym.v1.Source\x12\x12\n\nepisode_id\x18\x04 \x01(\t\x12\x13\n\x0binstruction\x18\x05 \x01(\t\"2\n\nSearchHits\x12$\n\x04hits\x18\x01 \x03(\x0b\x32\x16.dreamgym.v1.SearchHit\":\n\x0eSearchResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.dreamgym.v1.SearchHits\"\xac\x01\n\x13ListEpisodesRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12$\n\x07sources\x18\x02 \x03(\x0e\x32\x13.dreamgym.v1.Source\x12\x0e\n\x06splits\x18\x03 \x03(\t\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\x03\x12\r\n\x05limit\x18\x05 \x01(\x05\x12\x0e\n\x06job_id\x18\x06 \x01(\t\x12\x18\n\x10\x61\x66ter_episode_id\x18\x07 \x01(\t\"+\n\x11StatisticsRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"{\n\x0bSourceCount\x12#\n\x06source\x18\x01 \x01(\x0e\x32\x13.dreamgym.v1.Source\x12\r\n\x05split\x18\x02 \x01(\t\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\x03\x12\x13\n\x0btransitions\x18\x04 \x01(\x03\x12\x11\n\tsuccesses\x18\x05 \x01(\x03\"_\n\x12StatisticsResponse\x12(\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\x18.dreamgym.v1.SourceCount\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x12\x0f\n\x07\x65ncoder\x18\x03 \x01(\t\"W\n\rDeleteRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65pisode_ids\x18\x02 \x03(\t\x12\x19\n\x11whole_environment\x18\x03 \x01(\x08\"G\n\x0e\x44\x65leteResponse\x12\x1b\n\x13transitions_deleted\x18\x01 \x01(\x03\x12\x18\n\x10\x65pisodes_deleted\x18\x02 \x01(\x03*T\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSOURCE_SEED\x10\x01\x12\x10\n\x0cSOURCE_DREAM\x10\x02\x12\x0f\n\x0bSOURCE_REAL\x10\x03\x32\xf2\x02\n\x06Replay\x12\x43\n\x06\x41ppend\x12\x1a.dreamgym.v1.AppendRequest\x1a\x1b.dreamgym.v1.AppendResponse(\x01\x12\x41\n\x06Search\x12\x1a.dreamgym.v1.SearchRequest\x1a\x1b.dreamgym.v1.SearchResponse\x12N\n\x0cListEpisodes\x12 .dreamgym.v1.ListEpisodesRequest\x1a\x1a.dreamgym.v1.StoredEpisode0\x01\x12M\n\nStatistics\x12\x1e.dreamgym.v1.StatisticsRequest\x1a\x1f.dreamgym.v1.StatisticsResponse\x12\x41\n\x06\x44\x65lete\x12\x1a.dreamgym.v1.DeleteRequest\x1a\x1b.dreamgym.v1.DeleteResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64reamgym/v1/replay.proto\x12\x0b\x64reamgym.v1\"\xcb\x01\n\x10StoredTransition\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12\x11\n\treasoning\x18\x05 \x01(\t\x12\x12\n\nnext_state\x18\x06 \x01(\t\x12\x0e\n\x06reward\x18\x07 \x01(\x01\x12\x0c\n\x04\x64one\x18\x08 \x01(\x08\x12\x0f\n\x07success\x18\t \x01(\x08\x12\x12\n\nconfidence\x18\n \x01(\x01\x12\x14\n\x0cvalid_action\x18\x0b \x01(\x08\"\xc0\x02\n\rStoredEpisode\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x02 \x01(\t\x12\x0f\n\x07task_id\x18\x03 \x01(\t\x12\x13\n\x0binstruction\x18\x04 \x01(\t\x12#\n\x06source\x18\x05 \x01(\x0e\x32\x13.dreamgym.v1.Source\x12\r\n\x05split\x18\x06 \x01(\t\x12\x13\n\x0btermination\x18\x07 \x01(\t\x12\x0f\n\x07success\x18\x08 \x01(\x08\x12\x0e\n\x06job_id\x18\t \x01(\t\x12\x16\n\x0epolicy_version\x18\n \x01(\t\x12\x15\n\rmodel_version\x18\x0b \x01(\t\x12\x32\n\x0btransitions\x18\x0c \x03(\x0b\x32\x1d.dreamgym.v1.StoredTransition\x12\x10\n\x08metadata\x18\r \x01(\t\"V\n\tAdmission\x12\x0e\n\x06\x65nrich\x18\x01 \x01(\x08\x12\x1a\n\x12minimum_confidence\x18\x02 \x01(\x01\x12\x1d\n\x15\x64ream_transitions_max\x18\x03 \x01(\x03\"g\n\rAppendRequest\x12+\n\x07\x65pisode\x18\x01 \x01(\x0b\x32\x1a.dreamgym.v1.StoredEpisode\x12)\n\tadmission\x18\x02 \x01(\x0b\x32\x16.dreamgym.v1.Admission\"=\n\tRejection\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\"\x90\x01\n\x0e\x41ppendResponse\x12\x17\n\x0f\x65pisodes_stored\x18\x01 \x01(\x05\x12\x1a\n\x12transitions_stored\x18\x02 \x01(\x05\x12\x1f\n\x17\x65pisodes_already_stored\x18\x03 \x01(\x05\x12(\n\x08rejected\x18\x04 \x03(\x0b\x32\x16.dreamgym.v1.Rejection\"a\n\x0bSearchQuery\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x1a\n\x12\x65xclude_episode_id\x18\x03 \x01(\t\x12\x17\n\x0f\x65xclude_task_id\x18\x04 \x01(\t\"\xdc\x01\n\rSearchRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12)\n\x07queries\x18\x02 \x03(\x0b\x32\x18.dreamgym.v1.SearchQuery\x12\r\n\x05top_k\x18\x03 \x01(\x05\x12$\n\x07sources\x18\x04 \x03(\x0e\x32\x13.dreamgym.v1.Source\x12\x1a\n\x12minimum_confidence\x18\x05 \x01(\x01\x12\x0e\n\x06\x63ursor\x18\x06 \x01(\x03\x12\x17\n\x0f\x64ream_share_cap\x18\x07 \x01(\x01\x12\x0e\n\x06splits\x18\x08 \x03(\t\"\xa0\x01\n\tSearchHit\x12\x31\n\ntransition\x18\x01 \x01(\x0b\x32\x1d.dreamgym.v1.StoredTransition\x12\x12\n\nsimilarity\x18\x02 \x01(\x01\x12#\n\x06source\x18\x03 \x01(\x0e\x32\x13.dreamgym.v1.Source\x12\x12\n\nepisode_id\x18\x04 \x01(\t\x12\x13\n\x0binstruction\x18\x05 \x01(\t\"2\n\nSearchHits\x12$\n\x04hits\x18\x01 \x03(\x0b\x32\x16.dreamgym.v1.SearchHit\":\n\x0eSearchResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.dreamgym.v1.SearchHits\"\xa6\x01\n\rSampleRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12$\n\x07sources\x18\x03 \x03(\x0e\x32\x13.dreamgym.v1.Source\x12\x0e\n\x06splits\x18\x04 \x03(\t\x12\x1a\n\x12minimum_confidence\x18\x05 \x01(\x01\x12\x0e\n\x06\x63ursor\x18\x06 \x01(\x03\x12\x0c\n\x04seed\x18\x07 \x01(\x03\"\x94\x01\n\x11SampledTransition\x12\x31\n\ntransition\x18\x01 \x01(\x0b\x32\x1d.dreamgym.v1.StoredTransition\x12#\n\x06source\x18\x02 \x01(\x0e\x32\x13.dreamgym.v1.Source\x12\x12\n\nepisode_id\x18\x03 \x01(\t\x12\x13\n\x0binstruction\x18\x04 \x01(\t\"E\n\x0eSampleResponse\x12\x33\n\x0btransitions\x18\x01 \x03(\x0b\x32\x1e.dreamgym.v1.SampledTransition\"\xac\x01\n\x13ListEpisodesRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12$\n\x07sources\x18\x02 \x03(\x0e\x32\x13.dreamgym.v1.Source\x12\x0e\n\x06splits\x18\x03 \x03(\t\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\x03\x12\r\n\x05limit\x18\x05 \x01(\x05\x12\x0e\n\x06job_id\x18\x06 \x01(\t\x12\x18\n\x10\x61\x66ter_episode_id\x18\x07 \x01(\t\"+\n\x11StatisticsRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"{\n\x0bSourceCount\x12#\n\x06source\x18\x01 \x01(\x0e\x32\x13.dreamgym.v1.Source\x12\r\n\x05split\x18\x02 \x01(\t\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\x03\x12\x13\n\x0btransitions\x18\x04 \x01(\x03\x12\x11\n\tsuccesses\x18\x05 \x01(\x03\"E\n\x0eRejectionCount\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x10\n\x08\x65pisodes\x18\x02 \x01(\x03\x12\x13\n\x0btransitions\x18\x03 \x01(\x03\"\x90\x01\n\x12StatisticsResponse\x12(\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\x18.dreamgym.v1.SourceCount\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x12\x0f\n\x07\x65ncoder\x18\x03 \x01(\t\x12/\n\nrejections\x18\x04 \x03(\x0b\x32\x1b.dreamgym.v1.RejectionCount\"W\n\rDeleteRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65pisode_ids\x18\x02 \x03(\t\x12\x19\n\x11whole_environment\x18\x03 \x01(\x08\"G\n\x0e\x44\x65leteResponse\x12\x1b\n\x13transitions_deleted\x18\x01 \x01(\x03\x12\x18\n\x10\x65pisodes_deleted\x18\x02 \x01(\x03*T\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSOURCE_SEED\x10\x01\x12\x10\n\x0cSOURCE_DREAM\x10\x02\x12\x0f\n\x0bSOURCE_REAL\x10\x03\x32\xb5\x03\n\x06Replay\x12\x43\n\x06\x41ppend\x12\x1a.dreamgym.v1.AppendRequest\x1a\x1b.dreamgym.v1.AppendResponse(\x01\x12\x41\n\x06Search\x12\x1a.dreamgym.v1.SearchRequest\x1a\x1b.dreamgym.v1.SearchResponse\x12N\n\x0cListEpisodes\x12 .dreamgym.v1.ListEpisodesRequest\x1a\x1a.dreamgym.v1.StoredEpisode0\x01\x12M\n\nStatistics\x12\x1e.dreamgym.v1.StatisticsRequest\x1a\x1f.dreamgym.v1.StatisticsResponse\x12\x41\n\x06Sample\x12\x1a.dreamgym.v1.SampleRequest\x1a\x1b.dreamgym.v1.SampleResponse\x12\x41\n\x06\x44\x65lete\x12\x1a.dreamgym.v1.DeleteRequest\x1a\x1b.dreamgym.v1.DeleteResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dreamgym.v1.replay_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SOURCE']._serialized_start=2029
-  _globals['_SOURCE']._serialized_end=2113
+  _globals['_SOURCE']._serialized_start=2686
+  _globals['_SOURCE']._serialized_end=2770
   _globals['_STOREDTRANSITION']._serialized_start=42
   _globals['_STOREDTRANSITION']._serialized_end=245
   _globals['_STOREDEPISODE']._serialized_start=248
   _globals['_STOREDEPISODE']._serialized_end=568
-  _globals['_APPENDREQUEST']._serialized_start=570
-  _globals['_APPENDREQUEST']._serialized_end=630
-  _globals['_REJECTION']._serialized_start=632
-  _globals['_REJECTION']._serialized_end=679
-  _globals['_APPENDRESPONSE']._serialized_start=682
-  _globals['_APPENDRESPONSE']._serialized_end=826
-  _globals['_SEARCHQUERY']._serialized_start=828
-  _globals['_SEARCHQUERY']._serialized_end=925
-  _globals['_SEARCHREQUEST']._serialized_start=928
-  _globals['_SEARCHREQUEST']._serialized_end=1148
-  _globals['_SEARCHHIT']._serialized_start=1151
-  _globals['_SEARCHHIT']._serialized_end=1311
-  _globals['_SEARCHHITS']._serialized_start=1313
-  _globals['_SEARCHHITS']._serialized_end=1363
-  _globals['_SEARCHRESPONSE']._serialized_start=1365
-  _globals['_SEARCHRESPONSE']._serialized_end=1423
-  _globals['_LISTEPISODESREQUEST']._serialized_start=1426
-  _globals['_LISTEPISODESREQUEST']._serialized_end=1598
-  _globals['_STATISTICSREQUEST']._serialized_start=1600
-  _globals['_STATISTICSREQUEST']._serialized_end=1643
-  _globals['_SOURCECOUNT']._serialized_start=1645
-  _globals['_SOURCECOUNT']._serialized_end=1768
-  _globals['_STATISTICSRESPONSE']._serialized_start=1770
-  _globals['_STATISTICSRESPONSE']._serialized_end=1865
-  _globals['_DELETEREQUEST']._serialized_start=1867
-  _globals['_DELETEREQUEST']._serialized_end=1954
-  _globals['_DELETERESPONSE']._serialized_start=1956
-  _globals['_DELETERESPONSE']._serialized_end=2027
-  _globals['_REPLAY']._serialized_start=2116
-  _globals['_REPLAY']._serialized_end=2486
+  _globals['_ADMISSION']._serialized_start=570
+  _globals['_ADMISSION']._serialized_end=656
+  _globals['_APPENDREQUEST']._serialized_start=658
+  _globals['_APPENDREQUEST']._serialized_end=761
+  _globals['_REJECTION']._serialized_start=763
+  _globals['_REJECTION']._serialized_end=824
+  _globals['_APPENDRESPONSE']._serialized_start=827
+  _globals['_APPENDRESPONSE']._serialized_end=971
+  _globals['_SEARCHQUERY']._serialized_start=973
+  _globals['_SEARCHQUERY']._serialized_end=1070
+  _globals['_SEARCHREQUEST']._serialized_start=1073
+  _globals['_SEARCHREQUEST']._serialized_end=1293
+  _globals['_SEARCHHIT']._serialized_start=1296
+  _globals['_SEARCHHIT']._serialized_end=1456
+  _globals['_SEARCHHITS']._serialized_start=1458
+  _globals['_SEARCHHITS']._serialized_end=1508
+  _globals['_SEARCHRESPONSE']._serialized_start=1510
+  _globals['_SEARCHRESPONSE']._serialized_end=1568
+  _globals['_SAMPLEREQUEST']._serialized_start=1571
+  _globals['_SAMPLEREQUEST']._serialized_end=1737
+  _globals['_SAMPLEDTRANSITION']._serialized_start=1740
+  _globals['_SAMPLEDTRANSITION']._serialized_end=1888
+  _globals['_SAMPLERESPONSE']._serialized_start=1890
+  _globals['_SAMPLERESPONSE']._serialized_end=1959
+  _globals['_LISTEPISODESREQUEST']._serialized_start=1962
+  _globals['_LISTEPISODESREQUEST']._serialized_end=2134
+  _globals['_STATISTICSREQUEST']._serialized_start=2136
+  _globals['_STATISTICSREQUEST']._serialized_end=2179
+  _globals['_SOURCECOUNT']._serialized_start=2181
+  _globals['_SOURCECOUNT']._serialized_end=2304
+  _globals['_REJECTIONCOUNT']._serialized_start=2306
+  _globals['_REJECTIONCOUNT']._serialized_end=2375
+  _globals['_STATISTICSRESPONSE']._serialized_start=2378
+  _globals['_STATISTICSRESPONSE']._serialized_end=2522
+  _globals['_DELETEREQUEST']._serialized_start=2524
+  _globals['_DELETEREQUEST']._serialized_end=2611
+  _globals['_DELETERESPONSE']._serialized_start=2613
+  _globals['_DELETERESPONSE']._serialized_end=2684
+  _globals['_REPLAY']._serialized_start=2773
+  _globals['_REPLAY']._serialized_end=3210
 # @@protoc_insertion_point(module_scope)

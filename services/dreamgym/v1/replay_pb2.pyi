@@ -141,20 +141,54 @@ class StoredEpisode(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class Admission(message.Message):
+    """Which dream episodes an environment takes. Seed and real episodes are always taken."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    ENRICH_FIELD_NUMBER: builtins.int
+    MINIMUM_CONFIDENCE_FIELD_NUMBER: builtins.int
+    DREAM_TRANSITIONS_MAX_FIELD_NUMBER: builtins.int
+    enrich: builtins.bool
+    """False: none. True: those that pass the checks below."""
+    minimum_confidence: builtins.float
+    """Least confidence of every transition of an episode."""
+    dream_transitions_max: builtins.int
+    """Most dream transitions that the environment holds; 0: no limit."""
+    def __init__(
+        self,
+        *,
+        enrich: builtins.bool = ...,
+        minimum_confidence: builtins.float = ...,
+        dream_transitions_max: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["dream_transitions_max", b"dream_transitions_max", "enrich", b"enrich", "minimum_confidence", b"minimum_confidence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class AppendRequest(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     EPISODE_FIELD_NUMBER: builtins.int
+    ADMISSION_FIELD_NUMBER: builtins.int
     @builtins.property
     def episode(self) -> StoredEpisode: ...
+    @builtins.property
+    def admission(self) -> Admission:
+        """Applies to this episode; absent: no dream episode is taken."""
+
     def __init__(
         self,
         *,
         episode: StoredEpisode | None = ...,
+        admission: Admission | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["episode", b"episode"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["admission", b"admission", "episode", b"episode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["episode", b"episode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["admission", b"admission", "episode", b"episode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -164,17 +198,21 @@ class Rejection(message.Message):
 
     EPISODE_ID_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    CODE_FIELD_NUMBER: builtins.int
     episode_id: builtins.str
     reason: builtins.str
+    code: builtins.str
+    """Stable name of the reason, by which rejections are counted: invalid, real_only, unfinished, low_confidence, dream_full."""
     def __init__(
         self,
         *,
         episode_id: builtins.str = ...,
         reason: builtins.str = ...,
+        code: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["episode_id", b"episode_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["code", b"code", "episode_id", b"episode_id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -342,6 +380,89 @@ class SearchResponse(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class SampleRequest(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    ENVIRONMENT_ID_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    SOURCES_FIELD_NUMBER: builtins.int
+    SPLITS_FIELD_NUMBER: builtins.int
+    MINIMUM_CONFIDENCE_FIELD_NUMBER: builtins.int
+    CURSOR_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    environment_id: builtins.str
+    count: builtins.int
+    minimum_confidence: builtins.float
+    cursor: builtins.int
+    """Newest transition id that may be drawn; 0: no limit."""
+    seed: builtins.int
+    @builtins.property
+    def sources(self) -> containers.RepeatedScalarFieldContainer[Source.ValueType]: ...
+    @builtins.property
+    def splits(self) -> containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        environment_id: builtins.str = ...,
+        count: builtins.int = ...,
+        sources: abc.Iterable[Source.ValueType] | None = ...,
+        splits: abc.Iterable[builtins.str] | None = ...,
+        minimum_confidence: builtins.float = ...,
+        cursor: builtins.int = ...,
+        seed: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["count", b"count", "cursor", b"cursor", "environment_id", b"environment_id", "minimum_confidence", b"minimum_confidence", "seed", b"seed", "sources", b"sources", "splits", b"splits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class SampledTransition(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    TRANSITION_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    EPISODE_ID_FIELD_NUMBER: builtins.int
+    INSTRUCTION_FIELD_NUMBER: builtins.int
+    source: Source.ValueType
+    episode_id: builtins.str
+    instruction: builtins.str
+    @builtins.property
+    def transition(self) -> StoredTransition: ...
+    def __init__(
+        self,
+        *,
+        transition: StoredTransition | None = ...,
+        source: Source.ValueType = ...,
+        episode_id: builtins.str = ...,
+        instruction: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["transition", b"transition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["episode_id", b"episode_id", "instruction", b"instruction", "source", b"source", "transition", b"transition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class SampleResponse(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    TRANSITIONS_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def transitions(self) -> containers.RepeatedCompositeFieldContainer[SampledTransition]: ...
+    def __init__(
+        self,
+        *,
+        transitions: abc.Iterable[SampledTransition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["transitions", b"transitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class ListEpisodesRequest(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -428,26 +549,55 @@ class SourceCount(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class RejectionCount(message.Message):
+    """Appended episodes that were not stored. An episode that is sent again is counted again."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: builtins.int
+    EPISODES_FIELD_NUMBER: builtins.int
+    TRANSITIONS_FIELD_NUMBER: builtins.int
+    code: builtins.str
+    episodes: builtins.int
+    transitions: builtins.int
+    def __init__(
+        self,
+        *,
+        code: builtins.str = ...,
+        episodes: builtins.int = ...,
+        transitions: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["code", b"code", "episodes", b"episodes", "transitions", b"transitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class StatisticsResponse(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     COUNTS_FIELD_NUMBER: builtins.int
     CURSOR_FIELD_NUMBER: builtins.int
     ENCODER_FIELD_NUMBER: builtins.int
+    REJECTIONS_FIELD_NUMBER: builtins.int
     cursor: builtins.int
     encoder: builtins.str
     @builtins.property
     def counts(self) -> containers.RepeatedCompositeFieldContainer[SourceCount]: ...
+    @builtins.property
+    def rejections(self) -> containers.RepeatedCompositeFieldContainer[RejectionCount]: ...
     def __init__(
         self,
         *,
         counts: abc.Iterable[SourceCount] | None = ...,
         cursor: builtins.int = ...,
         encoder: builtins.str = ...,
+        rejections: abc.Iterable[RejectionCount] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["counts", b"counts", "cursor", b"cursor", "encoder", b"encoder"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["counts", b"counts", "cursor", b"cursor", "encoder", b"encoder", "rejections", b"rejections"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -55,6 +55,11 @@ class ReplayStub:
                 request_serializer=dreamgym_dot_v1_dot_replay__pb2.StatisticsRequest.SerializeToString,
                 response_deserializer=dreamgym_dot_v1_dot_replay__pb2.StatisticsResponse.FromString,
                 _registered_method=True)
+        self.Sample = channel.unary_unary(
+                '/dreamgym.v1.Replay/Sample',
+                request_serializer=dreamgym_dot_v1_dot_replay__pb2.SampleRequest.SerializeToString,
+                response_deserializer=dreamgym_dot_v1_dot_replay__pb2.SampleResponse.FromString,
+                _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/dreamgym.v1.Replay/Delete',
                 request_serializer=dreamgym_dot_v1_dot_replay__pb2.DeleteRequest.SerializeToString,
@@ -94,6 +99,13 @@ class ReplayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Sample(self, request, context):
+        """Transitions drawn at random: the same ones for the same seed and cursor.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Delete(self, request, context):
         """Removes an environment's data or single episodes.
         """
@@ -123,6 +135,11 @@ def add_ReplayServicer_to_server(servicer, server):
                     servicer.Statistics,
                     request_deserializer=dreamgym_dot_v1_dot_replay__pb2.StatisticsRequest.FromString,
                     response_serializer=dreamgym_dot_v1_dot_replay__pb2.StatisticsResponse.SerializeToString,
+            ),
+            'Sample': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sample,
+                    request_deserializer=dreamgym_dot_v1_dot_replay__pb2.SampleRequest.FromString,
+                    response_serializer=dreamgym_dot_v1_dot_replay__pb2.SampleResponse.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
@@ -239,6 +256,33 @@ class Replay:
             '/dreamgym.v1.Replay/Statistics',
             dreamgym_dot_v1_dot_replay__pb2.StatisticsRequest.SerializeToString,
             dreamgym_dot_v1_dot_replay__pb2.StatisticsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sample(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dreamgym.v1.Replay/Sample',
+            dreamgym_dot_v1_dot_replay__pb2.SampleRequest.SerializeToString,
+            dreamgym_dot_v1_dot_replay__pb2.SampleResponse.FromString,
             options,
             channel_credentials,
             insecure,

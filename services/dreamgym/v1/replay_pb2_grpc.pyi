@@ -41,6 +41,8 @@ class ReplayStub:
     """Episodes of an environment in the order in which they were stored."""
     Statistics: _grpc.UnaryUnaryMultiCallable[_replay_pb2.StatisticsRequest, _replay_pb2.StatisticsResponse]
     """Counts by source and split, and the newest transition id (the cursor)."""
+    Sample: _grpc.UnaryUnaryMultiCallable[_replay_pb2.SampleRequest, _replay_pb2.SampleResponse]
+    """Transitions drawn at random: the same ones for the same seed and cursor."""
     Delete: _grpc.UnaryUnaryMultiCallable[_replay_pb2.DeleteRequest, _replay_pb2.DeleteResponse]
     """Removes an environment's data or single episodes."""
 
@@ -57,6 +59,8 @@ class ReplayAsyncStub(ReplayStub):
     """Episodes of an environment in the order in which they were stored."""
     Statistics: _aio.UnaryUnaryMultiCallable[_replay_pb2.StatisticsRequest, _replay_pb2.StatisticsResponse]  # type: ignore[assignment]
     """Counts by source and split, and the newest transition id (the cursor)."""
+    Sample: _aio.UnaryUnaryMultiCallable[_replay_pb2.SampleRequest, _replay_pb2.SampleResponse]  # type: ignore[assignment]
+    """Transitions drawn at random: the same ones for the same seed and cursor."""
     Delete: _aio.UnaryUnaryMultiCallable[_replay_pb2.DeleteRequest, _replay_pb2.DeleteResponse]  # type: ignore[assignment]
     """Removes an environment's data or single episodes."""
 
@@ -94,6 +98,14 @@ class ReplayServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replay_pb2.StatisticsResponse, _abc.Awaitable[_replay_pb2.StatisticsResponse]]:
         """Counts by source and split, and the newest transition id (the cursor)."""
+
+    @_abc_1.abstractmethod
+    def Sample(
+        self,
+        request: _replay_pb2.SampleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replay_pb2.SampleResponse, _abc.Awaitable[_replay_pb2.SampleResponse]]:
+        """Transitions drawn at random: the same ones for the same seed and cursor."""
 
     @_abc_1.abstractmethod
     def Delete(

@@ -14,7 +14,7 @@ from dreamgym.core.errors import (
 from dreamgym.replay.encoder import HashingEncoder
 from dreamgym.replay.partitions import partition_name
 from dreamgym.v1 import replay_pb2 as pb
-from support.replay import Serve, append, episode, listed, refused, search
+from support.replay import ENRICH, Serve, append, dream, episode, listed, refused, search
 
 if TYPE_CHECKING:  # the asynchronous stub exists only for the type checker
     from dreamgym.v1.replay_pb2_grpc import ReplayAsyncStub
@@ -44,8 +44,9 @@ async def test_every_filter_holds(replay: ReplayAsyncStub, environment_id: str) 
         [
             episode(environment_id, "seed", task_id="a"),
             episode(environment_id, "real", source=pb.SOURCE_REAL, task_id="b", split="test"),
-            episode(environment_id, "dream", source=pb.SOURCE_DREAM, task_id="", confidence=0.5),
+            dream(environment_id, "dream", task_id="", confidence=0.5),
         ],
+        ENRICH,
     )
 
     async def found(**fields: Any) -> set[str]:
@@ -62,20 +63,19 @@ async def test_every_filter_holds(replay: ReplayAsyncStub, environment_id: str) 
 
 
 async def test_dreams_are_at_most_their_share_of_the_results(replay: ReplayAsyncStub, environment_id: str) -> None:
-    dreams = [episode(environment_id, f"dream{n}", source=pb.SOURCE_DREAM) for n in range(5)]
-    await append(
-        replay, [*dreams, episode(environment_id, "seed", [("elsewhere", "wait"), ("elsewhere", "wait more")])]
-    )
+    dreams = [dream(environment_id, f"dream{n}") for n in range(5)]
+    seed_steps = [("elsewhere", "wait"), ("elsewhere", "wait more")]
+    await append(replay, [*dreams, episode(environment_id, "seed", seed_steps)], ENRICH)
 
     async def sources(top_k: int, cap: float) -> list[int]:
         hits = await search(replay, environment_id, "a room", "look", top_k=top_k, dream_share_cap=cap)
         return sorted(hit.source for hit in hits)
 
-    seed, dream = pb.SOURCE_SEED, pb.SOURCE_DREAM
-    assert await sources(4, 0.5) == [seed, seed, dream, dream]
+    seed, dreamt = pb.SOURCE_SEED, pb.SOURCE_DREAM
+    assert await sources(4, 0.5) == [seed, seed, dreamt, dreamt]
     assert await sources(4, 0.25) == [seed, seed]
-    assert await sources(8, 0.5) == [seed, seed, dream, dream]
-    assert await sources(4, 1.0) == [dream] * 4
+    assert await sources(8, 0.5) == [seed, seed, dreamt, dreamt]
+    assert await sources(4, 1.0) == [dreamt] * 4
 
 
 async def test_a_cursor_shows_the_store_as_it_was(replay: ReplayAsyncStub, environment_id: str) -> None:
