@@ -81,9 +81,11 @@ class WatchedEngine(ScriptedEngine):
 class CountingReplay(replay_pb2_grpc.ReplayServicer):
     def __init__(self) -> None:
         self.searches: list[int] = []
+        self.requests: list[replay_pb2.SearchRequest] = []
 
     async def Search(self, request: replay_pb2.SearchRequest, context: Any) -> replay_pb2.SearchResponse:  # noqa: N802
         self.searches.append(len(request.queries))
+        self.requests.append(request)
         hits = [
             replay_pb2.SearchHits(
                 hits=[
@@ -191,6 +193,16 @@ async def test_many_episodes_share_a_few_searches(service: Service) -> None:
     assert sum(service.replay.searches) == 96
     assert len(service.replay.searches) < 48
     assert max(service.replay.searches) > 4
+
+
+async def test_dreams_are_retrieved_only_as_far_as_the_reset_allows(service: Service) -> None:
+    for cap in (0.0, 0.25):
+        [_ async for _ in service.play(reset(dream_share_cap=cap), "look")]
+    without, allowed = service.replay.requests
+    assert (replay_pb2.SOURCE_DREAM in without.sources, without.dream_share_cap) == (False, 0.0)
+    assert (set(allowed.sources) - set(without.sources), allowed.dream_share_cap) == ({replay_pb2.SOURCE_DREAM}, 0.25)
+    answers = [answer async for answer in service.play(reset(dream_share_cap=1.5))]
+    assert "dream_share_cap is 1.5" in answers[0].failure.message
 
 
 async def test_malformed_output_is_a_failure_and_the_episode_goes_on(service: Service) -> None:

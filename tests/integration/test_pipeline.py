@@ -14,7 +14,9 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
+from dreamgym.cli.main import app
 from dreamgym.client import DreamGym
 from dreamgym.core.errors import DreamGymError
 from dreamgym.core.pretrained import SMOLLM2, missing_packages
@@ -262,17 +264,29 @@ def test_an_experience_model_cannot_start_from_the_policys_base(client: DreamGym
         client.jobs.launch({"kind": "pipeline", "environment": environment, "stages": [stage]})
 
 
+@pytest.fixture
+def enriched(client: DreamGym, environment: str) -> Iterator[str]:
+    """The environment while it takes every dream that came to an end."""
+    client.environments.change(
+        environment, settings={"admission": {"policy": "enrich", "minimum_confidence": 0, "dream_share_cap": 1}}
+    )
+    yield environment
+    client.environments.change(environment, settings={})
+
+
 def test_a_job_goes_on_and_finishes_when_its_training_process_is_killed(
-    client: DreamGym, environment: str, finished: dict[str, Any], ask: Callable[..., list[Any]]
+    client: DreamGym, enriched: str, finished: dict[str, Any], ask: Callable[..., list[Any]]
 ) -> None:
+    canary = {"canary_every": 2, "canary_episodes": 3, "checkpoint_every": 2}
     stages = [
-        {**_stages(grpo_iterations=4)[4], "policy": "latest", "canary_every": 2, "canary_episodes": 3},
+        {**_stages(grpo_iterations=4)[4], "policy": "latest", **canary},
         {"kind": "evaluate", "episodes": 2, "where": "real", "rollouts": {"max_steps": 4}},
     ]
-    job = client.jobs.launch({"kind": "pipeline", "environment": environment, "seed": 5, "stages": stages})
+    job = client.jobs.launch({"kind": "pipeline", "environment": enriched, "seed": 5, "stages": stages})
     killed = False
     for event in client.jobs.events(job.id):
-        if not killed and event.type == "checkpoint.published":
+        # One iteration behind the checkpoint: what it stored must go.
+        if not killed and event.type == "iteration.finished" and event.data["iteration"] == 2:
             ((pid,),) = ask("SELECT pid FROM platform.jobs WHERE id = %s", job.id)
             os.kill(pid, signal.SIGKILL)
             killed = True
@@ -290,3 +304,43 @@ def test_a_job_goes_on_and_finishes_when_its_training_process_is_killed(
     kinds = [row[0] for row in ask("SELECT type FROM platform.job_events WHERE job_id = %s", job.id)]
     assert "lease.lost" in kinds
     assert "stage.resumed" in kinds
+    dreams = ask(
+        "SELECT (metadata->>'iteration')::int, episode_id FROM replay.episodes WHERE source = 'dream' AND job_id = %s",
+        job.id,
+    )
+    attempts = {(iteration, re.findall(r"-a(\d+)-", episode_id)[0]) for iteration, episode_id in dreams}
+    assert attempts == {(0, "1"), (1, "1"), (2, "2"), (3, "2")}, "the interrupted iteration left nothing behind"
+    assert len(dreams) == result["episodes"] == 4 * 3 * 3
+    stored = {point.step: point.value for point in client.jobs.metrics(job.id) if point.name == "dreams_stored"}
+    assert stored == dict.fromkeys(range(4), 9.0)
+
+
+def test_the_command_line_changes_an_environment_and_removes_what_is_stored(
+    platform: EmbeddedPlatform, environment: str, tmp_path: Path
+) -> None:
+    key = (platform.state_dir / "admin.key").read_text().strip()
+
+    def run(*arguments: str) -> Any:
+        address = ["--url", f"http://{platform.addresses['gateway'].removeprefix('http://')}", "--key", key]
+        result = CliRunner().invoke(app, [*address, "env", *arguments, "--json"])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    name = "cellar"
+    run("create", name)
+    settings = {"admission": {"policy": "enrich", "dream_share_cap": 0.25}}
+    changed = run("set", name, "--settings", json.dumps(settings), "--max-steps", "7")
+    assert (changed["settings"], changed["max_steps"]) == (settings, 7)
+    upload = tmp_path / "episodes.jsonl"
+    upload.write_text("\n".join(json.dumps(episode) for episode in _lines("seeds")[:3]))
+    assert (
+        CliRunner()
+        .invoke(app, ["--url", platform.addresses["gateway"], "--key", key, "import", name, str(upload)])
+        .exit_code
+        == 0
+    )
+    stored = run("episodes", name, "--source", "seed")
+    assert len(stored) == 3
+    assert run("forget", name, stored[0]["episode_id"])["episodes"] == 1
+    assert run("forget", name, "--all")["episodes"] == 2
+    assert run("episodes", name) == []

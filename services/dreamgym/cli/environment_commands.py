@@ -64,6 +64,59 @@ def show(
     print_fields(found, as_json=as_json)
 
 
+@environments.command("set")
+def change(
+    context: typer.Context,
+    environment: Annotated[str, typer.Argument(help="Name or id.")],
+    description: Annotated[str | None, typer.Option(help="The domain in words. @FILE reads a file.")] = None,
+    action_format: Annotated[str | None, typer.Option(help="What an action looks like. @FILE reads a file.")] = None,
+    adapter: Annotated[str | None, typer.Option(help="Bridge adapter; an empty one: only the dream.")] = None,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Steps after which an episode ends.")] = None,
+    settings: Annotated[str | None, typer.Option(help="All settings as a JSON object.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change some fields of an environment; the others stay as they are."""
+    changes = {
+        "description": None if description is None else _text_or_file(description),
+        "action_format": None if action_format is None else _text_or_file(action_format),
+        "adapter": adapter,
+        "max_steps": max_steps,
+        "settings": None if settings is None else _object(settings, "--settings"),
+    }
+    with connect(context) as client:
+        changed = client.environments.change(environment, **{k: v for k, v in changes.items() if v is not None})
+    print_fields(changed.to_json(), as_json=as_json)
+
+
+@environments.command("episodes")
+def list_trajectories(
+    context: typer.Context,
+    environment: Annotated[str, typer.Argument(help="Name or id.")],
+    source: Annotated[str | None, typer.Option(help="Only those of one source: seed, dream or real.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List stored episodes, the oldest first."""
+    with connect(context) as client:
+        rows = list(client.environments.trajectories(environment, source=source, limit=limit))
+    fields = ("episode_id", "source", "success", "steps", "instruction")
+    print_rows(rows, fields, as_json=as_json, empty="No episodes yet. Import some: dreamgym import ENVIRONMENT FILE")
+
+
+@environments.command("forget")
+def forget(
+    context: typer.Context,
+    environment: Annotated[str, typer.Argument(help="Name or id.")],
+    episodes: Annotated[list[str] | None, typer.Argument(help="Ids of the episodes to remove.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every stored episode.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove stored episodes for good, those named or all; tasks, jobs and models stay."""
+    with connect(context) as client:
+        gone = client.environments.delete_trajectories(environment, episodes or (), everything=everything)
+    print_fields(gone, as_json=as_json)
+
+
 def import_trajectories(
     context: typer.Context,
     environment: Annotated[str, typer.Argument(help="Name or id of the environment.")],

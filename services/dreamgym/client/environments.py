@@ -70,6 +70,23 @@ class Environments:
         """Upload recorded episodes (JSON lines). Unusable lines are named in the report; the others are stored."""
         return self._upload(f"{_path(environment)}/trajectories", trajectories, timeout_s)
 
+    def change(self, environment: str, **changes: Any) -> Environment:
+        """Set some of description, action_format, adapter, max_steps and settings; the others stay as they are."""
+        return Environment.model_validate(self._transport.json("PATCH", _path(environment), json=changes))
+
+    def trajectories(
+        self, environment: str, *, source: str | None = None, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Stored episodes without their steps, of one source or of all, at most `limit`."""
+        return pages(self._transport, f"{_path(environment)}/trajectories", {"source": source}, limit=limit)
+
+    def delete_trajectories(
+        self, environment: str, episode_ids: Iterable[str] = (), *, everything: bool = False
+    ) -> dict[str, Any]:
+        """Remove stored episodes for good, those named or all of them; answers how many episodes and transitions went."""
+        query = {"all": "true"} if everything else {"episode": list(episode_ids)}
+        return dict(self._transport.json("DELETE", f"{_path(environment)}/trajectories", params=query))
+
     def statistics(self, environment: str) -> dict[str, Any]:
         """How many episodes and transitions are stored, by source."""
         return dict(self._transport.json("GET", f"{_path(environment)}/statistics"))

@@ -38,6 +38,7 @@ class EpisodeRequest:
     replay_cursor: int = 0
     retrieved_per_step: int = -1
     self_judged: bool = False
+    dream_share_cap: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class DreamEpisode:
             sources=tuple(Source(source) for source in card.retrieval_sources),
             cursor=request.replay_cursor,
             splits=card.retrieval_splits,
+            dream_share_cap=request.dream_share_cap,
         )
         world = model.worlds.world_for(request.task, request.seed, card.world_keep)
         self._initial_state = request.initial_state.strip() or world.initial_state

@@ -46,7 +46,14 @@ def read_reset(reset: env_pb.Reset) -> EpisodeRequest:
         replay_cursor=reset.replay_cursor,
         retrieved_per_step=reset.retrieved_per_step,
         self_judged=reset.self_judged,
+        dream_share_cap=read_share(reset.dream_share_cap),
     )
+
+
+def read_share(value: float) -> float:
+    if not 0.0 <= value <= 1.0:
+        raise InvalidInputError(f"reset.dream_share_cap is {value}.", remedy="Give a number from 0 to 1.")
+    return value
 
 
 def read_history(history: Iterable[env_pb.Turn]) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -28,6 +28,8 @@ class RetrievalScope:
     sources: tuple[Source, ...] = (Source.SEED, Source.REAL)
     cursor: int = 0
     splits: tuple[str, ...] = ("train",)
+    dream_share_cap: float = 0.0
+    """Largest share of dreams among the k, which are sought beside `sources` if it is above 0."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,15 @@ class ReplayRetriever:
             await self._send(scope, batch[start : start + MAX_BATCH])
 
     async def _send(self, scope: RetrievalScope, batch: list[_Waiting]) -> None:
+        sources = {*scope.sources, Source.DREAM} if scope.dream_share_cap else scope.sources
         request = replay_pb2.SearchRequest(
             environment_id=scope.environment_id,
             queries=[waiting.query for waiting in batch],
             top_k=scope.k,
-            sources=[source_to_proto(source) for source in scope.sources],
+            sources=[source_to_proto(source) for source in sources],
             cursor=scope.cursor,
             splits=scope.splits,
-            dream_share_cap=1.0 if Source.DREAM in scope.sources else 0.0,
+            dream_share_cap=1.0 if Source.DREAM in scope.sources else scope.dream_share_cap,
         )
         try:
             response = await self._replay.Search(request, timeout=self._deadline_s)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from prometheus_client import Counter
+
 from dreamgym.core.consistency import TrackedWorld
 from dreamgym.core.dream_prompt import Demonstration, Outcome, parse_answer, question
 from dreamgym.core.errors import ContextOverflowError, ModelOutputError
@@ -17,11 +19,19 @@ STOP = ("# continue\n", "# success\n", "# failure\n", "\n>", "\n~")
 """The flags end an answer; the last two end one that has run on into another turn, which is malformed anyhow."""
 RETRY_TEMPERATURE = 0.3
 REFUSAL_WORDS = ("impossible", "invalid")
+CONTRADICTED_TRUST = 0.5
+"""Factor on the confidence of a step that contradicts what its episode has established."""
+CONTRADICTIONS = Counter(
+    "dreamgym_dream_contradictions", "Steps that contradict what their episode has established, twice in a row."
+)
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """A read answer with what it cost; `confidence` is the geometric mean probability of the state's tokens."""
+    """A read answer with what it cost.
+
+    `confidence` is the geometric mean probability of the state's tokens, less for a contradiction.
+    """
 
     outcome: Outcome
     confidence: float
@@ -79,7 +89,8 @@ async def predict(
 ) -> Predicted:
     """Ask the model for one transition, greedily; a malformed answer is asked for once more with another seed.
 
-    So is one whose listing contradicts the tracked world; if the second does too, the first one counts. An action that the
+    So is one whose listing contradicts the tracked world; if the second does too, the first one counts, is counted as a
+    contradiction and is trusted less. An action that the
     tracked world refuses is not asked at all: the answer is the environment's refusal.
 
     Raises ModelOutputError if the second answer is malformed too, ContextOverflowError, EngineError.
@@ -111,7 +122,8 @@ async def predict(
             return read
         kept = kept or read
     if kept is not None:
-        return replace(kept, completion_tokens=spent)
+        CONTRADICTIONS.inc()
+        return replace(kept, completion_tokens=spent, confidence=CONTRADICTED_TRUST * kept.confidence)
     assert fault is not None
     raise fault
 

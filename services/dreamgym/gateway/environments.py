@@ -34,6 +34,17 @@ async def create_environment(
         return known, False
 
 
+async def change_environment(
+    database: Database, tenant_id: str, name_or_id: str, changes: dict[str, Any]
+) -> Environment:
+    """Set some of an environment's fields. Jobs read them when a stage begins. Raises NotFoundError."""
+    async with database.transaction() as session:
+        row = await find_environment(session, tenant_id, name_or_id)
+        for field, value in changes.items():
+            setattr(row, field, value)
+        return row
+
+
 async def find_environment(session: AsyncSession, tenant_id: str, name_or_id: str) -> Environment:
     """An environment by id or name. Raises NotFoundError."""
     query = select(Environment).where(

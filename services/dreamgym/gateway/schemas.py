@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
+from dreamgym.core.admission import AdmissionPolicy
 from dreamgym.gateway import tables
 from dreamgym.gateway.jobs import JobView
 
@@ -56,13 +57,41 @@ class KeyPage(BaseModel):
     items: list[Key]
 
 
+class EnvironmentSettings(_Input):
+    admission: AdmissionPolicy = Field(AdmissionPolicy(), description="What the replay store takes of dreams.")
+
+
 class EnvironmentInput(_Input):
     name: Name = Field(examples=["household"])
     description: str = Field("", max_length=20_000, examples=["A house in which a robot tidies up."])
     action_format: str = Field("", max_length=20_000, examples=["One command in plain words: go to shelf 1"])
     adapter: str = Field("", max_length=100, description="The bridge's adapter of the real one; empty: only the dream.")
     max_steps: int = Field(30, ge=1, le=10_000)
-    settings: dict[str, Any] = Field(default_factory=dict, description="Admission policy, adapter options.")
+    settings: EnvironmentSettings = EnvironmentSettings()
+
+    def fields(self) -> dict[str, Any]:
+        """Everything but the name, as it is stored: of the settings what differs from the defaults."""
+        return {
+            **self.model_dump(exclude={"name", "settings"}),
+            "settings": self.settings.model_dump(mode="json", exclude_defaults=True),
+        }
+
+
+class EnvironmentChange(_Input):
+    """What is absent stays as it is; `settings` are replaced as a whole."""
+
+    description: str | None = Field(None, max_length=20_000)
+    action_format: str | None = Field(None, max_length=20_000)
+    adapter: str | None = Field(None, max_length=100)
+    max_steps: int | None = Field(None, ge=1, le=10_000)
+    settings: EnvironmentSettings | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The changes, as they are stored."""
+        changes = self.model_dump(exclude={"settings"}, exclude_none=True)
+        if self.settings is not None:
+            changes["settings"] = self.settings.model_dump(mode="json", exclude_defaults=True)
+        return changes
 
 
 class Environment(_Row):
@@ -138,12 +167,45 @@ class SourceCount(BaseModel):
     successes: int
 
 
+class RejectionCount(BaseModel):
+    reason: str = Field(description="invalid, real_only, unfinished, low_confidence or dream_full.")
+    episodes: int = Field(description="One that is sent again is counted again.")
+    transitions: int
+
+
 class EnvironmentStatistics(BaseModel):
     episodes: int
     transitions: int
     counts: list[SourceCount]
+    rejections: list[RejectionCount]
     cursor: int
     encoder: str
+
+
+class Trajectory(BaseModel):
+    """A stored episode without its steps."""
+
+    episode_id: str
+    task_id: str
+    instruction: str
+    source: Literal["seed", "dream", "real"]
+    split: str
+    success: bool
+    termination: str
+    steps: int
+    job_id: str
+    model_version: str
+    policy_version: str
+
+
+class TrajectoryPage(BaseModel):
+    items: list[Trajectory]
+    next_cursor: str | None = None
+
+
+class DeletedTrajectories(BaseModel):
+    episodes: int
+    transitions: int
 
 
 class JobEnvironment(_Row):

@@ -102,6 +102,7 @@ class World:
     replay_cursor: int = 0
     retrieved_per_step: int = -1
     self_judged: bool = False
+    dream_share_cap: float = 0.0
     adapter: str = ""
     transition_budget: int = 0
     budget_id: str = ""
@@ -122,6 +123,7 @@ class World:
                 replay_cursor=self.replay_cursor,
                 retrieved_per_step=self.retrieved_per_step,
                 self_judged=self.self_judged,
+                dream_share_cap=self.dream_share_cap,
                 adapter=self.adapter,
                 transition_budget=self.transition_budget,
                 budget_id=self.budget_id,

@@ -80,6 +80,46 @@ async def test_trajectories_reach_the_replay_service_once(platform: Platform, re
     assert (statistics["episodes"], statistics["transitions"]) == (2, 4)
     assert statistics["counts"][0]["source"] == "seed"
     assert statistics["counts"][0]["successes"] == 1
+    assert statistics["rejections"] == []
+
+
+async def test_stored_episodes_are_listed_and_removed(platform: Platform, replay: None) -> None:
+    await platform.environment()
+    url = "/v1/environments/household/trajectories"
+    lines = "\n".join(json.dumps({**EPISODE, "episode_id": f"e{n}", "metadata": {"n": n}}) for n in range(5))
+    await platform.rest.post(url, content=lines)
+    first = (await platform.rest.get(url, params={"limit": 3})).json()
+    rest = (await platform.rest.get(url, params={"limit": 3, "cursor": first["next_cursor"]})).json()
+    listed = [one["episode_id"] for one in first["items"] + rest["items"]]
+    assert (len(set(listed)), rest["next_cursor"]) == (5, None)
+    shown = first["items"][0]
+    assert (shown["source"], shown["steps"], shown["success"]) == ("seed", 2, True)
+    assert (await platform.rest.get(url, params={"source": "dream"})).json()["items"] == []
+    gone = (await platform.rest.delete(url, params={"episode": listed[:2]})).json()
+    assert gone == {"episodes": 2, "transitions": 4}
+    for unclear in ({}, {"all": True, "episode": listed[2]}):
+        refused = await platform.rest.delete(url, params=unclear)
+        assert refused.status_code == 422
+        assert "?all=true" in refused.json()["remedy"]
+    assert (await platform.rest.delete(url, params={"all": True})).json() == {"episodes": 3, "transitions": 6}
+    assert (await platform.rest.get(url)).json()["items"] == []
+    foreign = await platform.rest.delete("/v1/environments/elsewhere/trajectories", params={"all": True})
+    assert foreign.status_code == 404
+
+
+async def test_an_environment_is_changed_in_part(platform: Platform) -> None:
+    await platform.environment()
+    url = "/v1/environments/household"
+    before = (await platform.rest.get(url)).json()
+    settings = {"admission": {"policy": "enrich", "minimum_confidence": 0.7}}
+    after = (await platform.rest.patch(url, json={"max_steps": 9, "settings": settings})).json()
+    assert after == {**before, "max_steps": 9, "settings": settings}
+    unknown = await platform.rest.patch(url, json={"settings": {"admission": {"policy": "everything"}}})
+    assert unknown.status_code == 422
+    assert unknown.json()["errors"][0]["field"] == "settings.admission.policy"
+    misspelt = await platform.rest.patch(url, json={"settings": {"admision": {}}})
+    assert "admision" in misspelt.json()["detail"]
+    assert (await platform.rest.get(url)).json() == after
 
 
 async def test_a_truncated_gzip_upload_keeps_what_came_before(platform: Platform, replay: None) -> None:

@@ -164,4 +164,7 @@ async def test_an_episode_refuses_without_asking_the_model_and_asks_twice_about_
     assert grants.engine.requests == []  # type: ignore[attr-defined]
     invented = await episode.act("go to shelf 2")
     assert invented.state == "You see a sun 1."
+    agreeing = make_model(lambda prompt, seed: " valid.\n= You see a sun 1.\n# continue\n")
+    trusted = await DreamEpisode(agreeing, retriever, EpisodeRequest("home", mug_task)).act("go to shelf 2")
+    assert invented.confidence == pytest.approx(0.5 * trusted.confidence)
     assert len(grants.engine.requests) == 2  # type: ignore[attr-defined]

@@ -7,26 +7,33 @@ from typing import Annotated, Any
 import grpc
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from dreamgym.core.episodes import Source
+from dreamgym.core.errors import InvalidInputError
 from dreamgym.gateway import environments, tasks, trajectories
 from dreamgym.gateway.access import Reader, State, Writer
 from dreamgym.gateway.pages import Cursor, Limit, decode_cursor, encode_cursor
 from dreamgym.gateway.schemas import (
+    DeletedTrajectories,
     Environment,
+    EnvironmentChange,
     EnvironmentInput,
     EnvironmentPage,
     EnvironmentStatistics,
     LineIssue,
+    RejectionCount,
     SourceCount,
     Task,
     TaskPage,
     TaskUploadResult,
+    Trajectory,
+    TrajectoryPage,
     TrajectoryUploadResult,
 )
 from dreamgym.gateway.tasks import TaskInput
 from dreamgym.gateway.trajectories import TrajectoryInput
 from dreamgym.gateway.upload_lines import IssueReport
 from dreamgym.v1 import replay_pb2 as replay_pb
-from dreamgym.wire.convert import source_from_proto
+from dreamgym.wire.convert import source_from_proto, source_to_proto
 from dreamgym.wire.errors import error_from_rpc
 
 router = APIRouter(prefix="/v1/environments", tags=["environments"])
@@ -55,11 +62,26 @@ def _issues(report: IssueReport) -> list[LineIssue]:
     return [LineIssue.model_validate(issue) for issue in sorted(report.issues, key=lambda issue: issue.line)]
 
 
+def _trajectory(stored: replay_pb.StoredEpisode) -> Trajectory:
+    return Trajectory(
+        episode_id=stored.episode_id,
+        task_id=stored.task_id,
+        instruction=stored.instruction,
+        source=source_from_proto(stored.source).value,
+        split=stored.split,
+        success=stored.success,
+        termination=stored.termination,
+        steps=len(stored.transitions),
+        job_id=stored.job_id,
+        model_version=stored.model_version,
+        policy_version=stored.policy_version,
+    )
+
+
 @router.post("", status_code=201, responses={200: {"model": Environment, "description": "It is there already."}})
 async def create_environment(body: EnvironmentInput, writer: Writer, state: State, response: Response) -> Environment:
     """Create an environment. The very same one again is answered with 200; another one of that name is a conflict."""
-    fields = body.model_dump(exclude={"name"})
-    row, created = await environments.create_environment(state.database, writer.tenant_id, body.name, fields)
+    row, created = await environments.create_environment(state.database, writer.tenant_id, body.name, body.fields())
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/environments/{row.id}"
     return Environment.model_validate(row)
@@ -78,6 +100,13 @@ async def list_environments(reader: Reader, state: State, limit: Limit = 100, cu
 async def get_environment(environment: str, reader: Reader, state: State) -> Environment:
     """One environment by name or id."""
     return Environment.model_validate(await environments.get_environment(state.database, reader.tenant_id, environment))
+
+
+@router.patch("/{environment}")
+async def change_environment(environment: str, body: EnvironmentChange, writer: Writer, state: State) -> Environment:
+    """Change some fields of an environment. A job under way takes them up with its next stage."""
+    row = await environments.change_environment(state.database, writer.tenant_id, environment, body.fields())
+    return Environment.model_validate(row)
 
 
 @router.post("/{environment}/tasks", openapi_extra=_lines_of(TaskInput, also_list=True))
@@ -142,6 +171,54 @@ async def upload_trajectories(
     )
 
 
+@router.get("/{environment}/trajectories")
+async def list_trajectories(
+    environment: str,
+    reader: Reader,
+    state: State,
+    source: Annotated[list[Source] | None, Query(description="Only episodes from these sources.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> TrajectoryPage:
+    """Stored episodes in the order of storing, without their steps."""
+    row = await environments.get_environment(state.database, reader.tenant_id, environment)
+    request = replay_pb.ListEpisodesRequest(
+        environment_id=row.id,
+        sources=[source_to_proto(one) for one in source or ()],
+        limit=limit,
+        after_episode_id=decode_cursor("trajectories", cursor) or "",
+    )
+    try:
+        found = [one async for one in state.replay.ListEpisodes(request, timeout=state.settings.call_deadline_s)]
+    except grpc.RpcError as error:
+        raise error_from_rpc(error, service="replay") from error
+    more = encode_cursor("trajectories", found[-1].episode_id) if len(found) == limit else None
+    return TrajectoryPage(items=[_trajectory(one) for one in found], next_cursor=more)
+
+
+@router.delete("/{environment}/trajectories")
+async def delete_trajectories(
+    environment: str,
+    writer: Writer,
+    state: State,
+    episode: Annotated[list[str] | None, Query(description="Ids of episodes to remove.")] = None,
+    everything: Annotated[bool, Query(alias="all", description="Remove all episodes of the environment.")] = False,
+) -> DeletedTrajectories:
+    """Remove stored episodes for good: those named, or all. Tasks, jobs and models stay."""
+    row = await environments.get_environment(state.database, writer.tenant_id, environment)
+    if everything == bool(episode):
+        raise InvalidInputError(
+            "The request names no episodes to remove, or episodes and all of them.",
+            remedy="Give ?episode=ID (several times, if need be), or ?all=true.",
+        )
+    request = replay_pb.DeleteRequest(environment_id=row.id, episode_ids=episode or (), whole_environment=everything)
+    try:
+        gone = await state.replay.Delete(request, timeout=state.settings.call_deadline_s)
+    except grpc.RpcError as error:
+        raise error_from_rpc(error, service="replay") from error
+    return DeletedTrajectories(episodes=gone.episodes_deleted, transitions=gone.transitions_deleted)
+
+
 @router.get("/{environment}/statistics")
 async def environment_statistics(environment: str, reader: Reader, state: State) -> EnvironmentStatistics:
     """Stored episodes and transitions by source and split."""
@@ -166,4 +243,8 @@ async def environment_statistics(environment: str, reader: Reader, state: State)
         ],
         cursor=found.cursor,
         encoder=found.encoder,
+        rejections=[
+            RejectionCount(reason=count.code, episodes=count.episodes, transitions=count.transitions)
+            for count in found.rejections
+        ],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ import dreamgym
 from dreamgym.core.action_choices import ActionRules
 from dreamgym.core.action_vocabulary import OPEN, format_tokens
 from dreamgym.core.episodes import Episode, Source
-from dreamgym.core.errors import DreamGymError, InvalidInputError
+from dreamgym.core.errors import DreamGymError, InvalidInputError, UnavailableError
 from dreamgym.core.pretrained import SMOLLM2
 from dreamgym.inference.local import LocalEngine
 from dreamgym.inference.model_store import ModelStore, Published
@@ -168,6 +168,19 @@ class StageContext:
             return [episode_from_proto(stored) async for stored in stub.ListEpisodes(request, timeout=300)]
         except grpc.RpcError as error:
             raise error_from_rpc(error, service="replay") from error
+
+    async def patiently(self, service: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Make an idempotent call; a service that restarts is waited for. Raises the typed error of any other failure."""
+        deadline = time.monotonic() + self.settings.call_deadline_s
+        while True:
+            try:
+                return await call()
+            except grpc.RpcError as error:
+                typed = error_from_rpc(error, service=service)
+                if not isinstance(typed, UnavailableError) or time.monotonic() > deadline:
+                    raise typed from error
+                self.check()
+                await asyncio.sleep(0.5)
 
     async def replay_cursor(self) -> int:
         """Newest stored transition: retrieval within a stage sees the store as of now."""

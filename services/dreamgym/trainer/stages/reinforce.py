@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import grpc
 import torch
 
-from dreamgym.core.episodes import Source, Task, TerminationReason
-from dreamgym.core.errors import AdapterMissingError, DreamGymError, InvalidInputError, UnavailableError
+from dreamgym.core.episodes import Source, TerminationReason
+from dreamgym.core.errors import AdapterMissingError, InvalidInputError, UnavailableError
 from dreamgym.core.jobs import Optimizer, Rollouts, SimToReal, TrainPolicy
 from dreamgym.inference.local import LocalEngine
 from dreamgym.inference.local_model import load_model
@@ -22,11 +20,10 @@ from dreamgym.trainer.policy_update import UpdateSettings, score_groups, update_
 from dreamgym.trainer.rollout import Attempt, PlayedEpisode, World, play_all, seed_of
 from dreamgym.trainer.stages.canary import fly_canary
 from dreamgym.trainer.stages.context import StageContext, Stopwatch
+from dreamgym.trainer.stages.curriculum_run import CurriculumRun
+from dreamgym.trainer.stages.enrichment import Enrichment
 from dreamgym.trainer.stages.evaluate import dream_world, real_world
 from dreamgym.trainer.training_state import TrainingState
-from dreamgym.v1 import curriculum_pb2, curriculum_pb2_grpc
-from dreamgym.wire.convert import task_from_proto, task_to_proto
-from dreamgym.wire.errors import error_from_rpc
 
 MAX_FAILED_SHARE = 0.5
 """An iteration in which more episodes fail than this is an outage, not a measurement: the stage stops with the cause."""
@@ -60,6 +57,8 @@ class Progress:
     episodes: int
     transitions: int
     stopped_by: str = ""
+    replay_cursor: int = 0
+    """Newest transition that the retrieval of the next iteration may see."""
     canary_transitions: int = 0
     """Real transitions that canaries took; they are not part of the training budget but are reported."""
 
@@ -98,10 +97,12 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
     space = context.policy_space(parent, engine)
     world = replace(world, space=space)
     plan = replace(plan, update=replace(plan.update, space=space))
-    curriculum = _CurriculumClient(context)
-    await curriculum.open(tasks, plan, experience_version)
+    curriculum = CurriculumRun(context)
+    await curriculum.open(tasks, synthetic_share=plan.synthetic_share, experience_model=experience_version)
     if newest is not None:
         await curriculum.rewind(progress.iteration)
+    enrichment = Enrichment(context)
+    progress.replay_cursor = await enrichment.open(progress.replay_cursor)
     watch = Stopwatch(progress.seconds)
     try:
         while progress.iteration < plan.iterations and not progress.stopped_by:
@@ -109,7 +110,11 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
             if progress.iteration and watch.exceeded(plan.time_limit_s, ahead=watch.seconds / progress.iteration):
                 progress.stopped_by = f"time limit of {plan.time_limit_s:g} s"
                 break
-            point, budget_spent = await _iterate(context, plan, world, engine, state, reference, curriculum, progress)
+            world = replace(world, replay_cursor=progress.replay_cursor)
+            point, played = await _iterate(context, plan, world, engine, state, reference, curriculum, progress)
+            budget_spent = any(episode.termination is TerminationReason.BUDGET for episode in played)
+            if plan.source is Source.DREAM:
+                progress.replay_cursor = await enrichment.store(progress.iteration, played, progress.replay_cursor)
             progress.iteration += 1
             progress.seconds = watch.seconds
             progress.curve.append(point)
@@ -209,10 +214,10 @@ async def _iterate(
     engine: LocalEngine,
     state: TrainingState,
     reference: Any | None,
-    curriculum: _CurriculumClient,
+    curriculum: CurriculumRun,
     progress: Progress,
-) -> tuple[dict[str, Any], bool]:
-    """One iteration; answers its point of the curve and whether the real budget is spent."""
+) -> tuple[dict[str, Any], list[PlayedEpisode]]:
+    """One iteration; answers its point of the curve and the episodes that were played."""
     number = progress.iteration
     started = time.monotonic()
     tasks = await curriculum.next_tasks(number, plan.tasks_per_iteration)
@@ -246,7 +251,6 @@ async def _iterate(
 
     played = await play_all(attempts, engine, world, plan.rollouts, context.check, on_finished)
     groups = [played[i : i + plan.group_size] for i in range(0, len(played), plan.group_size)]
-    budget_spent = any(episode.termination is TerminationReason.BUDGET for episode in played)
     _refuse_outage(played, world)
     await curriculum.report(number, tasks, groups)
     played_at = time.monotonic()
@@ -283,7 +287,7 @@ async def _iterate(
         if name != "iteration":
             context.metric(key, number, float(value))
     context.session.event("iteration.finished", stage=stage, **point)
-    return point, budget_spent
+    return point, played
 
 
 def _refuse_outage(played: Sequence[PlayedEpisode], world: World) -> None:
@@ -296,63 +300,3 @@ def _refuse_outage(played: Sequence[PlayedEpisode], world: World) -> None:
             remedy=(cause.remedy if cause else "")
             or "Repair the environment, then retry the job: finished work is kept.",
         )
-
-
-class _CurriculumClient:
-    """One stage's run at the curriculum service."""
-
-    def __init__(self, context: StageContext) -> None:
-        self.context = context
-        self.stub = curriculum_pb2_grpc.CurriculumStub(context.channel("curriculum"))
-        self.run_id = f"{context.session.job_id}-{context.stage}"
-
-    async def open(self, tasks: Sequence[Task], plan: Plan, experience_model: str) -> None:
-        await self._call(
-            self.stub.OpenRun,
-            curriculum_pb2.OpenRunRequest(
-                run_id=self.run_id,
-                environment_id=self.context.environment_id,
-                tasks=[task_to_proto(task) for task in tasks],
-                synthetic_share=plan.synthetic_share,
-                seed=self.context.session.seed,
-                experience_model=experience_model,
-                retire_at=0.9,
-            ),
-        )
-
-    async def next_tasks(self, iteration: int, count: int) -> list[Task]:
-        answer = await self._call(
-            self.stub.NextTasks,
-            curriculum_pb2.NextTasksRequest(run_id=self.run_id, iteration=iteration, count=count),
-        )
-        return [task_from_proto(task) for task in answer.tasks]
-
-    async def report(self, iteration: int, tasks: Sequence[Task], groups: Sequence[Sequence[PlayedEpisode]]) -> None:
-        outcomes = [
-            curriculum_pb2.GroupOutcome(
-                task_id=task.id,
-                rewards=[float(e.success) for e in group if e.counts],
-                failed_episodes=sum(not e.counts for e in group),
-            )
-            for task, group in zip(tasks, groups, strict=True)
-        ]
-        request = curriculum_pb2.ReportOutcomesRequest(run_id=self.run_id, iteration=iteration, outcomes=outcomes)
-        answer = await self._call(self.stub.ReportOutcomes, request)
-        if answer.generated or answer.rejected:
-            self.context.metric("generated_tasks", iteration, float(answer.generated))
-
-    async def rewind(self, iteration: int) -> None:
-        await self._call(self.stub.Rewind, curriculum_pb2.RewindRequest(run_id=self.run_id, iteration=iteration))
-
-    async def _call(self, method: Any, request: Any) -> Any:
-        """These calls are idempotent, so a restarting service is waited for."""
-        deadline = time.monotonic() + self.context.settings.call_deadline_s
-        while True:
-            try:
-                return await method(request, timeout=self.context.settings.call_deadline_s)
-            except grpc.RpcError as error:
-                typed: DreamGymError = error_from_rpc(error, service="curriculum")
-                if not isinstance(typed, UnavailableError) or time.monotonic() > deadline:
-                    raise typed from error
-                self.context.check()
-                await asyncio.sleep(0.5)
