@@ -264,6 +264,15 @@ def test_an_experience_model_cannot_start_from_the_policys_base(client: DreamGym
         client.jobs.launch({"kind": "pipeline", "environment": environment, "stages": [stage]})
 
 
+def test_a_job_embeds_what_is_stored_anew(client: DreamGym, environment: str, finished: dict[str, Any]) -> None:
+    stored = client.environments.statistics(environment)
+    job = client.jobs.launch({"kind": "reembed", "environment": environment})
+    ended = client.jobs.wait(job.id).to_json()
+    assert ended["state"] == "succeeded", ended.get("error")
+    result = _results(ended)[0]
+    assert (result["encoder"], result["transitions"]) == (stored["encoder"], stored["transitions"])
+
+
 @pytest.fixture
 def enriched(client: DreamGym, environment: str) -> Iterator[str]:
     """The environment while it takes every dream that came to an end."""

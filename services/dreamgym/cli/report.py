@@ -256,6 +256,7 @@ def stage_title(kind: str, spec: Mapping[str, Any], result: Mapping[str, Any] | 
     return {
         "train_experience_model": "train the experience model",
         "measure_fidelity": "measure the dream's fidelity",
+        "reembed": "embed the stored transitions anew",
         "sim_to_real": "sim-to-real on a budget",
     }.get(kind, kind or "unknown stage")
 

@@ -163,8 +163,14 @@ class SimToReal(_Reinforcement):
     rollouts: Rollouts = Rollouts(concurrency=4)
 
 
+class Reembed(_Spec):
+    """Embed the environment's stored transitions anew, after the replay service was given another encoder."""
+
+    kind: Literal["reembed"] = "reembed"
+
+
 Stage = Annotated[
-    TrainExperienceModel | MeasureFidelity | TrainPolicy | Evaluate | SimToReal, Field(discriminator="kind")
+    TrainExperienceModel | MeasureFidelity | TrainPolicy | Evaluate | SimToReal | Reembed, Field(discriminator="kind")
 ]
 
 
@@ -208,8 +214,17 @@ class EvaluateJob(_Job, Evaluate):
 class SimToRealJob(_Job, SimToReal): ...
 
 
+class ReembedJob(_Job, Reembed): ...
+
+
 JobSpec = Annotated[
-    PipelineJob | TrainExperienceModelJob | MeasureFidelityJob | TrainPolicyJob | EvaluateJob | SimToRealJob,
+    PipelineJob
+    | TrainExperienceModelJob
+    | MeasureFidelityJob
+    | TrainPolicyJob
+    | EvaluateJob
+    | SimToRealJob
+    | ReembedJob,
     Field(discriminator="kind"),
 ]
 

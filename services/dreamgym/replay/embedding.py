@@ -19,6 +19,11 @@ CHUNK = 64
 HalfVectors = NDArray[np.float16]
 
 
+def vector_literal(vector: Sequence[float], *, digits: int = 5) -> str:
+    """A vector as pgvector reads it; 5 digits keep half precision exactly, 4 do for a query."""
+    return "[" + ",".join([f"{value:.{digits}g}" if value else "0" for value in vector]) + "]"
+
+
 class Embedder:
     """Embeddings of (state, action) pairs, shape (pairs, 384), half precision as stored."""
 

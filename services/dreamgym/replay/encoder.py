@@ -98,11 +98,16 @@ def make_encoder(kind: str) -> Encoder:
     return HashingEncoder()
 
 
-def require_same_encoder(environment_id: str, *, stored: str, ours: str) -> None:
-    """ConflictError if an environment's data was embedded by another encoder than ours."""
+def require_same_encoder(environment_id: str, *, stored: str, ours: str, next_: str = "") -> None:
+    """ConflictError if an environment's data was embedded by another encoder than ours, or is being embedded anew."""
+    if next_:
+        raise ConflictError(
+            f"The data of environment {environment_id!r} is being embedded anew by {next_!r}.",
+            remedy="Wait for the job of kind `reembed`; if it was stopped, launch it again: it goes on where it was.",
+        )
     if stored != ours:
         raise ConflictError(
             f"The data of environment {environment_id!r} was embedded by {stored!r}, and this service runs {ours!r}.",
-            remedy=f"Set DREAMGYM_ENCODER={stored.split('-')[0]} again, or delete the environment's replay data and "
-            "import it anew.",
+            remedy="Launch a job of kind `reembed` for the environment, or set "
+            f"DREAMGYM_ENCODER={stored.split('-')[0]} again.",
         )

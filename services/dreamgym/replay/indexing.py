@@ -71,6 +71,12 @@ class Indexer:
         log.info("vector index is there", extra={"environment": environment_id, "partition": partition})
 
 
+async def drop_indexes(connection: AsyncConnection, partition: str) -> None:
+    """Drop the vector indexes of a partition, where there are any; `Indexer.consider` builds them again."""
+    for suffix in _INDEXES:
+        await connection.execute(text(f"DROP INDEX IF EXISTS {SCHEMA}.{partition}_{suffix}"))
+
+
 async def _build_indexes(connection: AsyncConnection, partition: str) -> None:
     lock = {"key": f"dreamgym index {partition}"}
     # Another replica of this service may be building the same index: wait for it, then find it done.

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from dreamgym.core.episodes import Source
 from dreamgym.replay.database import SCANNED_MAX
-from dreamgym.replay.embedding import HalfVectors
+from dreamgym.replay.embedding import HalfVectors, vector_literal
 from dreamgym.replay.encoder import require_same_encoder
 from dreamgym.replay.indexing import DREAMED, OBSERVED
 from dreamgym.replay.partitions import partition_name
@@ -33,11 +33,11 @@ WITH near AS MATERIALIZED (
          WITH ORDINALITY AS q (embedding, episode_id, task_id, number)
     CROSS JOIN LATERAL ({kinds}) found
 ), facts AS MATERIALIZED (
-    SELECT encoder, transitions > {scanned} AS many_observed,
+    SELECT encoder, next_encoder, transitions > {scanned} AS many_observed,
            EXISTS (SELECT FROM {partition} WHERE {dreamed} OFFSET {scanned}) AS many_dreams
     FROM {schema}.environments WHERE environment_id = :environment_id
 )
-SELECT facts.encoder, facts.many_observed, facts.many_dreams,
+SELECT facts.encoder, facts.next_encoder, facts.many_observed, facts.many_dreams,
        near.number, near.distance, t.source, t.episode_id, e.instruction,
        t.step, t.state, t.action, t.reasoning, t.next_state, t.reward, t.done, t.success, t.valid_action, t.confidence,
        t.id
@@ -84,11 +84,11 @@ async def find_nearest(
         statement, parameters = _statement(
             environment_id, [queries[number] for number in waiting], filters, limits, order
         )
-        parameters["vectors"] = [_literal(vectors[number]) for number in waiting]
+        parameters["vectors"] = [vector_literal(vectors[number], digits=4) for number in waiting]
         rows = (await connection.execute(text(statement), parameters)).all()
         if not rows:
             break  # nothing was ever stored
-        require_same_encoder(environment_id, stored=rows[0].encoder, ours=encoder)
+        require_same_encoder(environment_id, stored=rows[0].encoder, next_=rows[0].next_encoder, ours=encoder)
         for number in waiting:
             results[number] = []
         for row in rows:
@@ -166,7 +166,7 @@ def conditions_of(queries: Sequence[Query], filters: Filters) -> tuple[list[str]
 
 
 def _hit(row: Row[Any]) -> Hit:
-    transition = TransitionRecord(*list(row)[8:])
+    transition = TransitionRecord(*list(row)[9:])
     return Hit(transition, 1.0 - row.distance, Source(row.source), row.episode_id, row.instruction)
 
 
@@ -179,7 +179,3 @@ def mix(observed: Sequence[Hit], dreams: Sequence[Hit], top_k: int, dream_share_
         if among <= dream_share_cap * len(best) + 1e-9:
             return best
         chosen = chosen[: among - 1]  # the least similar dream among the results makes room
-
-
-def _literal(vector: Sequence[float]) -> str:
-    return "[" + ",".join([f"{value:.4g}" if value else "0" for value in vector]) + "]"

@@ -132,6 +132,12 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
     async def Statistics(self, request: pb.StatisticsRequest, context: Any) -> pb.StatisticsResponse:  # noqa: N802
         return statistics_response(await self.store.statistics(read_environment_id(request.environment_id)))
 
+    async def Reembed(  # noqa: N802
+        self, request: pb.ReembedRequest, context: Any
+    ) -> AsyncIterator[pb.ReembedProgress]:
+        async for progress in self.store.reembed(read_environment_id(request.environment_id)):
+            yield pb.ReembedProgress(done=progress.done, total=progress.total, encoder=progress.encoder)
+
     async def Delete(self, request: pb.DeleteRequest, context: Any) -> pb.DeleteResponse:  # noqa: N802
         environment_id = read_environment_id(request.environment_id)
         if request.whole_environment == bool(request.episode_ids):

@@ -28,6 +28,7 @@ from dreamgym.replay.records import (
     Statistics,
     Stored,
 )
+from dreamgym.replay.reembedding import ReembedProgress, reembed
 from dreamgym.replay.sampling import draw
 from dreamgym.replay.search import find_nearest
 from dreamgym.replay.settings import ReplaySettings
@@ -115,6 +116,13 @@ class ReplayStore:
                 return []
             return await draw(connection, environment_id, count, filters, seed)
 
+    async def reembed(self, environment_id: str) -> AsyncIterator[ReembedProgress]:
+        """Embed an environment anew with this service's encoder, batch by batch (see `reembedding`), then index it."""
+        self.indexer.forget(environment_id)
+        async for progress in reembed(self.engine, environment_id, self.embedder, self._deadline_s):
+            yield progress
+        await self.finish_append([environment_id])
+
     def list_episodes(self, environment_id: str, selection: Selection) -> AsyncIterator[EpisodeRecord]:
         """Episodes in the order of storing, read page by page (see `listing`)."""
         return list_episodes(self.reading, environment_id, selection, self._deadline_s)
@@ -183,8 +191,7 @@ class ReplayStore:
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
             ours = self.embedder.encoder.name
             await ensure_environment(connection, environment_id, ours)
-            stored_encoder = await self._stored_encoder(connection, environment_id)
-            require_same_encoder(environment_id, stored=stored_encoder or ours, ours=ours)
+            await _require_encoder(connection, environment_id, ours)
             known = await connection.scalars(
                 select(EpisodeRow.episode_id).where(
                     EpisodeRow.environment_id == environment_id, EpisodeRow.episode_id.in_(list(named))
@@ -204,6 +211,7 @@ class ReplayStore:
             held = await _lock(connection, environment_id)
             if held is None:
                 raise CapacityError(f"Environment {environment_id!r} was deleted during the append.", remedy="Retry.")
+            await _require_encoder(connection, environment_id, ours)
             records, vectors, full = within_limits(new, vectors, held.dream_transitions)
             await count_refusals(connection, environment_id, full)
             stored = await insert_episodes(connection, environment_id, records, vectors)
@@ -214,6 +222,16 @@ class ReplayStore:
         return await connection.scalar(
             select(EnvironmentRow.encoder).where(EnvironmentRow.environment_id == environment_id)
         )
+
+
+async def _require_encoder(connection: AsyncConnection, environment_id: str, ours: str) -> None:
+    found = await connection.execute(
+        select(EnvironmentRow.encoder, EnvironmentRow.next_encoder).where(
+            EnvironmentRow.environment_id == environment_id
+        )
+    )
+    if (row := found.one_or_none()) is not None:
+        require_same_encoder(environment_id, stored=row.encoder, next_=row.next_encoder, ours=ours)
 
 
 async def _lock(connection: AsyncConnection, environment_id: str) -> Row[int, int] | None:

@@ -34,6 +34,9 @@ class EnvironmentRow(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=text("now()"))
     # Of the transitions, those of dreams.
     dream_transitions: Mapped[int] = mapped_column(server_default=text("0"))
+    # While the embeddings are made anew (see `reembedding`): by which encoder, else empty; and up to which transition.
+    next_encoder: Mapped[str] = mapped_column(server_default=text("''"))
+    reembedded_to: Mapped[int] = mapped_column(server_default=text("0"))
 
 
 class RejectionRow(Base):

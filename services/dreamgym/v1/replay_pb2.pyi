@@ -602,6 +602,47 @@ class StatisticsResponse(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class ReembedRequest(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    ENVIRONMENT_ID_FIELD_NUMBER: builtins.int
+    environment_id: builtins.str
+    def __init__(
+        self,
+        *,
+        environment_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["environment_id", b"environment_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ReembedProgress(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    DONE_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
+    ENCODER_FIELD_NUMBER: builtins.int
+    done: builtins.int
+    total: builtins.int
+    encoder: builtins.str
+    """The encoder whose vectors are written; the environment's own once `done` is `total`."""
+    def __init__(
+        self,
+        *,
+        done: builtins.int = ...,
+        total: builtins.int = ...,
+        encoder: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["done", b"done", "encoder", b"encoder", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class DeleteRequest(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 

@@ -60,6 +60,11 @@ class ReplayStub:
                 request_serializer=dreamgym_dot_v1_dot_replay__pb2.SampleRequest.SerializeToString,
                 response_deserializer=dreamgym_dot_v1_dot_replay__pb2.SampleResponse.FromString,
                 _registered_method=True)
+        self.Reembed = channel.unary_stream(
+                '/dreamgym.v1.Replay/Reembed',
+                request_serializer=dreamgym_dot_v1_dot_replay__pb2.ReembedRequest.SerializeToString,
+                response_deserializer=dreamgym_dot_v1_dot_replay__pb2.ReembedProgress.FromString,
+                _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/dreamgym.v1.Replay/Delete',
                 request_serializer=dreamgym_dot_v1_dot_replay__pb2.DeleteRequest.SerializeToString,
@@ -106,6 +111,13 @@ class ReplayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Reembed(self, request, context):
+        """Embeds everything of an environment anew with the service's encoder; goes on where an interrupted call stopped.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Delete(self, request, context):
         """Removes an environment's data or single episodes.
         """
@@ -140,6 +152,11 @@ def add_ReplayServicer_to_server(servicer, server):
                     servicer.Sample,
                     request_deserializer=dreamgym_dot_v1_dot_replay__pb2.SampleRequest.FromString,
                     response_serializer=dreamgym_dot_v1_dot_replay__pb2.SampleResponse.SerializeToString,
+            ),
+            'Reembed': grpc.unary_stream_rpc_method_handler(
+                    servicer.Reembed,
+                    request_deserializer=dreamgym_dot_v1_dot_replay__pb2.ReembedRequest.FromString,
+                    response_serializer=dreamgym_dot_v1_dot_replay__pb2.ReembedProgress.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
@@ -283,6 +300,33 @@ class Replay:
             '/dreamgym.v1.Replay/Sample',
             dreamgym_dot_v1_dot_replay__pb2.SampleRequest.SerializeToString,
             dreamgym_dot_v1_dot_replay__pb2.SampleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reembed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dreamgym.v1.Replay/Reembed',
+            dreamgym_dot_v1_dot_replay__pb2.ReembedRequest.SerializeToString,
+            dreamgym_dot_v1_dot_replay__pb2.ReembedProgress.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,8 @@ class ReplayStub:
     """Counts by source and split, and the newest transition id (the cursor)."""
     Sample: _grpc.UnaryUnaryMultiCallable[_replay_pb2.SampleRequest, _replay_pb2.SampleResponse]
     """Transitions drawn at random: the same ones for the same seed and cursor."""
+    Reembed: _grpc.UnaryStreamMultiCallable[_replay_pb2.ReembedRequest, _replay_pb2.ReembedProgress]
+    """Embeds everything of an environment anew with the service's encoder; goes on where an interrupted call stopped."""
     Delete: _grpc.UnaryUnaryMultiCallable[_replay_pb2.DeleteRequest, _replay_pb2.DeleteResponse]
     """Removes an environment's data or single episodes."""
 
@@ -61,6 +63,8 @@ class ReplayAsyncStub(ReplayStub):
     """Counts by source and split, and the newest transition id (the cursor)."""
     Sample: _aio.UnaryUnaryMultiCallable[_replay_pb2.SampleRequest, _replay_pb2.SampleResponse]  # type: ignore[assignment]
     """Transitions drawn at random: the same ones for the same seed and cursor."""
+    Reembed: _aio.UnaryStreamMultiCallable[_replay_pb2.ReembedRequest, _replay_pb2.ReembedProgress]  # type: ignore[assignment]
+    """Embeds everything of an environment anew with the service's encoder; goes on where an interrupted call stopped."""
     Delete: _aio.UnaryUnaryMultiCallable[_replay_pb2.DeleteRequest, _replay_pb2.DeleteResponse]  # type: ignore[assignment]
     """Removes an environment's data or single episodes."""
 
@@ -106,6 +110,14 @@ class ReplayServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replay_pb2.SampleResponse, _abc.Awaitable[_replay_pb2.SampleResponse]]:
         """Transitions drawn at random: the same ones for the same seed and cursor."""
+
+    @_abc_1.abstractmethod
+    def Reembed(
+        self,
+        request: _replay_pb2.ReembedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_replay_pb2.ReembedProgress], _abc.AsyncIterator[_replay_pb2.ReembedProgress]]:
+        """Embeds everything of an environment anew with the service's encoder; goes on where an interrupted call stopped."""
 
     @_abc_1.abstractmethod
     def Delete(

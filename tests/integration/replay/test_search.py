@@ -96,6 +96,7 @@ async def test_another_encoder_is_refused_with_a_remedy(serve: Serve, environmen
         error = await refused(call)
         assert isinstance(error, ConflictError)
         assert "'hashing-1'" in error.message
+        assert "`reembed`" in error.remedy
         assert "DREAMGYM_ENCODER=hashing" in error.remedy
 
 

@@ -27,7 +27,7 @@ export function timeText(moment) {
 export const stateBadge = (state) => h("span", { class: `state ${state}` }, state);
 
 const KINDS = {
-  train_experience_model: "Train the experience model", measure_fidelity: "Measure fidelity", train_policy: "Train the policy",
+  train_experience_model: "Train the experience model", measure_fidelity: "Measure fidelity", reembed: "Embed anew", train_policy: "Train the policy",
   evaluate: "Evaluate", sim_to_real: "Sim to real",
 };
 

@@ -6,11 +6,19 @@ import logging
 from typing import Any
 
 from dreamgym.core.errors import DreamGymError
-from dreamgym.core.jobs import Evaluate, MeasureFidelity, SimToReal, TrainExperienceModel, TrainPolicy, parse_stage
+from dreamgym.core.jobs import (
+    Evaluate,
+    MeasureFidelity,
+    Reembed,
+    SimToReal,
+    TrainExperienceModel,
+    TrainPolicy,
+    parse_stage,
+)
 from dreamgym.inference.model_store import ModelStore
 from dreamgym.trainer.session import JobSession
 from dreamgym.trainer.settings import TrainerSettings
-from dreamgym.trainer.stages import evaluate, experience_model, fidelity, reinforce, warm_start
+from dreamgym.trainer.stages import evaluate, experience_model, fidelity, reembed, reinforce, warm_start
 from dreamgym.trainer.stages.context import StageContext
 from dreamgym.wire.convert import load_json
 from dreamgym.wire.logs import bound
@@ -56,4 +64,6 @@ async def run_stage(context: StageContext, spec: Any) -> dict[str, Any]:
             return await reinforce.run(context, spec)
         case Evaluate():
             return await evaluate.run(context, spec)
+        case Reembed():
+            return await reembed.run(context)
     raise AssertionError(f"no stage runs {type(spec).__name__}")
