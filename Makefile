@@ -7,7 +7,7 @@ export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 DEMO_OUT ?= runs/demo
 
-.PHONY: help setup setup-dev setup-pretrained demo up doctor seeds test lint types imports contract unit integration proto bench-demo bench-choices bench-learn clean
+.PHONY: help setup setup-dev setup-pretrained demo up doctor seeds test lint types imports contract unit integration proto bench-demo bench-choices bench-learn bench-replay clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -77,6 +77,9 @@ bench-learn: setup-pretrained ## Measure whether RL in the dream raises real suc
 
 bench-choices: setup ## Measure the list of open actions against the real engine, a minute
 	$(BIN)/python -m benchmarks.choices
+
+bench-replay: setup ## Measure the replay store: load, search, recall; an hour with a million rows (REPLAY="--sizes 10000")
+	$(BIN)/python -m benchmarks.replay $(REPLAY)
 
 bench-demo: ## Write benchmarks/results/demo.json from the newest runs/demo
 	$(BIN)/python -m benchmarks.demo $(DEMO_OUT)/report.json
