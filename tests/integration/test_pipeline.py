@@ -226,6 +226,60 @@ def test_a_person_can_play_in_the_dream_of_the_trained_model(
         assert session.act("inventory").state
 
 
+def test_a_step_shows_the_stored_ones_that_grounded_it(
+    platform: EmbeddedPlatform, client: DreamGym, environment: str, finished: dict[str, Any]
+) -> None:
+    key = (platform.state_dir / "admin.key").read_text().strip()
+    command = [
+        "--url",
+        platform.addresses["gateway"],
+        "--key",
+        key,
+        "play",
+        environment,
+        "--split",
+        "train",
+        "--seed",
+        "1",
+    ]
+    shown = CliRunner().invoke(app, command, input="inventory\n:similar\n:quit\n")
+    assert shown.exit_code == 0, shown.output
+    assert "stored steps" in shown.output
+    assert "[seed] > inventory" in shown.output
+    with client.play(environment, task_id=_lines("tasks-train")[0]["task_id"]) as session:
+        seen = session.act("inventory")
+        steps = client.environments.transitions(environment, seen.retrieved)
+    assert [step["id"] for step in steps] == seen.retrieved != []
+    assert {step["action"] for step in steps} == {"inventory"}
+    assert client.environments.transitions(environment, [2**62]) == []
+
+
+def test_the_dream_is_a_gymnasium_environment(client: DreamGym, environment: str, finished: dict[str, Any]) -> None:
+    environments = pytest.importorskip("dreamgym.client.gym", reason="make setup-dev installs gymnasium")
+    checker = pytest.importorskip("gymnasium.utils.env_checker")
+    dream = environments.DreamEnv(client, environment, max_steps=3, render_mode="ansi")
+    checker.check_env(dream, skip_render_check=True)
+    first, info = dream.reset(seed=4)
+    assert dream.reset(seed=4) == (first, info)
+    assert dream.reset(seed=4, options={"task_id": info["task_id"]})[1]["instruction"] == info["instruction"]
+    steps = [dream.step("inventory") for _ in range(3)]
+    assert [(terminated, truncated) for _, _, terminated, truncated, _ in steps] == [(False, False)] * 2 + [
+        (False, True)
+    ]
+    assert steps[-1][4]["termination"] == "step_limit"
+    assert "> inventory" in dream.render()
+    with pytest.raises(DreamGymError, match="Call reset first"):
+        dream.step("inventory")
+    real = environments.DreamEnv(client, environment, real=True, split="test", max_steps=2)
+    state, info = real.reset(seed=1)
+    assert state.startswith("You are in the middle of a room.")
+    assert info["admissible_actions"]
+    assert real.action_space.sample() in info["admissible_actions"]
+    real.close()
+    with pytest.raises(DreamGymError, match="colour"):
+        dream.reset(options={"colour": "red"})
+
+
 PRETRAINED = {
     "kind": "train_policy",
     "algorithm": "sft",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +18,10 @@ from dreamgym.client import DreamGym, PlaySession
 from dreamgym.client.values import Observation
 from dreamgym.core.errors import InvalidInputError, NotFoundError
 
-_HELP = ":sheet shows the dream's hidden facts, :actions what is possible, :task the task, :quit ends."
+_HELP = (
+    ":sheet shows the dream's hidden facts, :similar the stored steps that grounded the last one, :actions what is possible, "
+    ":task the task, :quit ends."
+)
 _CHOICE = 100
 """How many tasks the default choice is made from."""
 
@@ -55,7 +59,7 @@ def play(
             transition_budget=budget,
         )
         with session:
-            view = _JsonView() if as_json else _TextView(real)
+            view = _JsonView() if as_json else _TextView(real, partial(client.environments.transitions, environment))
             view.start(session)
             for line in _lines(prompt="" if as_json else "> "):
                 if _turn(session, line, view):
@@ -104,8 +108,10 @@ def _lines(prompt: str) -> Iterator[str]:
 class _TextView:
     """Shows an episode to a person."""
 
-    def __init__(self, real: bool) -> None:
+    def __init__(self, real: bool, stored: Callable[[list[int]], list[dict[str, Any]]]) -> None:
+        """`stored` answers stored steps by their ids."""
         self._real = real
+        self._stored = stored
         self._console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
     def start(self, session: PlaySession) -> None:
@@ -127,7 +133,7 @@ class _TextView:
         if not seen.valid_action:
             facts.append("the action was refused")
         if seen.retrieved:
-            facts.append(f"grounded in {len(seen.retrieved)} stored transitions")
+            facts.append(f"grounded in {len(seen.retrieved)} stored steps")
         if seen.done:
             facts.append(f"the episode is over: {seen.termination or ('success' if seen.success else 'failure')}")
         self._console.print(Text(f"  {', '.join(facts)}", style="green" if seen.success else "cyan"))
@@ -136,6 +142,12 @@ class _TextView:
         if command == ":sheet":
             sheet = session.start.world_sheet or "There is no world sheet here."
             self._console.print(Text(sheet.replace("; ", "\n"), style="magenta"))
+        elif command == ":similar":
+            for step in self._stored(session.observation.retrieved):
+                self._console.print(Text(f"[{step['source']}] > {step['action']}", style="magenta"))
+                self._console.print(Text(f"  {step['next_state']}", style="" if step["valid_action"] else "yellow"))
+            if not session.observation.retrieved:
+                self._console.print(Text("No stored step grounded this one."))
         elif command == ":actions":
             actions = session.observation.admissible_actions
             self._console.print(Text("\n".join(actions) or "This environment does not list its actions."))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -79,6 +80,14 @@ class Environments:
     ) -> Iterator[dict[str, Any]]:
         """Stored episodes without their steps, of one source or of all, at most `limit`."""
         return pages(self._transport, f"{_path(environment)}/trajectories", {"source": source}, limit=limit)
+
+    def transitions(self, environment: str, ids: Iterable[int]) -> builtins.list[dict[str, Any]]:
+        """Single stored steps, such as those that an observation names in `retrieved`, in the order of the ids."""
+        wanted = [*ids]
+        if not wanted:
+            return []
+        answer = self._transport.json("GET", f"{_path(environment)}/transitions", params={"id": wanted})
+        return [dict(item) for item in answer["items"]]
 
     def delete_trajectories(
         self, environment: str, episode_ids: Iterable[str] = (), *, everything: bool = False

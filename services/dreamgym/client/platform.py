@@ -52,15 +52,19 @@ class DreamGym:
         initial_state: str = "",
         seed: int = 0,
         experience_model: str = "latest",
+        max_steps: int | None = None,
         transition_budget: int = 100,
     ) -> PlaySession:
         """Start one episode: of a task of the environment, or of any instruction and first state.
 
+        Without `max_steps` the environment's own limit holds.
         `transition_budget` is how many actions may reach the real environment; the dream needs none.
         """
         body: dict[str, Any] = {"where": "real" if real else "dream", "seed": seed}
         body |= {"task_id": task_id} if task_id else {"instruction": instruction, "initial_state": initial_state}
         body |= {"transition_budget": transition_budget} if real else {"experience_model": experience_model}
+        if max_steps is not None:
+            body["max_steps"] = max_steps
         path = f"/v1/environments/{quote(environment, safe='')}/play"
         answer = self._transport.json("POST", path, json=body, timeout_s=180.0, retried=False)
         return PlaySession(self._transport, answer)

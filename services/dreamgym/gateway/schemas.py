@@ -203,6 +203,28 @@ class TrajectoryPage(BaseModel):
     next_cursor: str | None = None
 
 
+class StoredTransition(BaseModel):
+    """One stored step, with where it comes from."""
+
+    id: int
+    source: Literal["seed", "dream", "real"]
+    episode_id: str
+    instruction: str
+    step: int
+    state: str
+    action: str
+    reasoning: str
+    next_state: str
+    reward: float
+    success: bool
+    valid_action: bool
+    confidence: float
+
+
+class StoredTransitions(BaseModel):
+    items: list[StoredTransition]
+
+
 class DeletedTrajectories(BaseModel):
     episodes: int
     transitions: int

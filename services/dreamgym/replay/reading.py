@@ -108,6 +108,15 @@ def read_sample(request: pb.SampleRequest, settings: ReplaySettings) -> tuple[in
     )
 
 
+def read_transition_ids(request: pb.GetRequest, settings: ReplaySettings) -> list[int]:
+    if len(request.transition_ids) > settings.replay_sample_max:
+        raise InvalidInputError(
+            f"{len(request.transition_ids)} transitions are too many.",
+            remedy=f"Ask for at most {settings.replay_sample_max} at once.",
+        )
+    return list(request.transition_ids)
+
+
 def read_admission(message: pb.Admission) -> Admission:
     _share(message.minimum_confidence, "admission.minimum_confidence")
     if message.dream_transitions_max < 0:

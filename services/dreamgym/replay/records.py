@@ -78,8 +78,8 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A stored transition that was drawn at random."""
+class Found:
+    """A stored transition with where it comes from."""
 
     transition: TransitionRecord
     source: Source

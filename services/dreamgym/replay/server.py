@@ -28,11 +28,12 @@ from dreamgym.replay.reading import (
     read_sources,
     read_splits,
     read_top_k,
+    read_transition_ids,
 )
 from dreamgym.replay.records import Stored
 from dreamgym.replay.settings import ReplaySettings
 from dreamgym.replay.store import ReplayStore
-from dreamgym.replay.writing import episode_message, sample_response, search_response, statistics_response
+from dreamgym.replay.writing import episode_message, found_messages, search_response, statistics_response
 from dreamgym.v1 import replay_pb2 as pb
 from dreamgym.v1 import replay_pb2_grpc
 from dreamgym.wire.logs import configure_logs
@@ -111,7 +112,14 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
     async def Sample(self, request: pb.SampleRequest, context: Any) -> pb.SampleResponse:  # noqa: N802
         count, filters = read_sample(request, self.settings)
         environment_id = read_environment_id(request.environment_id)
-        return sample_response(await self.store.sample(environment_id, count, filters, request.seed))
+        drawn = await self.store.sample(environment_id, count, filters, request.seed)
+        return pb.SampleResponse(transitions=found_messages(drawn))
+
+    async def Get(self, request: pb.GetRequest, context: Any) -> pb.GetResponse:  # noqa: N802
+        found = await self.store.get(
+            read_environment_id(request.environment_id), read_transition_ids(request, self.settings)
+        )
+        return pb.GetResponse(transitions=found_messages(found))
 
     async def ListEpisodes(  # noqa: N802
         self, request: pb.ListEpisodesRequest, context: Any

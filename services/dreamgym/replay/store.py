@@ -18,9 +18,9 @@ from dreamgym.replay.indexing import Indexer
 from dreamgym.replay.listing import Selection, list_episodes, newest_id
 from dreamgym.replay.partitions import drop_environment, ensure_environment, partition_name
 from dreamgym.replay.records import (
-    Drawn,
     EpisodeRecord,
     Filters,
+    Found,
     Hit,
     Query,
     RejectionCount,
@@ -29,8 +29,8 @@ from dreamgym.replay.records import (
     Stored,
 )
 from dreamgym.replay.reembedding import ReembedProgress, reembed
-from dreamgym.replay.sampling import draw
 from dreamgym.replay.search import find_nearest
+from dreamgym.replay.selecting import by_ids, draw
 from dreamgym.replay.settings import ReplaySettings
 from dreamgym.replay.tables import SCHEMA, EnvironmentRow, EpisodeRow, RejectionRow
 
@@ -109,12 +109,19 @@ class ReplayStore:
                     return [[] for _ in queries]
                 raise
 
-    async def sample(self, environment_id: str, count: int, filters: Filters, seed: int) -> list[Drawn]:
+    async def sample(self, environment_id: str, count: int, filters: Filters, seed: int) -> list[Found]:
         """At most `count` transitions drawn at random; the same for the same seed, filters and cursor."""
         async with typed_errors(self._deadline_s), self.reading.connect() as connection:
             if await self._stored_encoder(connection, environment_id) is None:
                 return []
             return await draw(connection, environment_id, count, filters, seed)
+
+    async def get(self, environment_id: str, ids: Sequence[int]) -> list[Found]:
+        """The transitions of these ids, in their order; those that are not stored are left out."""
+        async with typed_errors(self._deadline_s), self.reading.connect() as connection:
+            if await self._stored_encoder(connection, environment_id) is None:
+                return []
+            return await by_ids(connection, environment_id, ids)
 
     async def reembed(self, environment_id: str) -> AsyncIterator[ReembedProgress]:
         """Embed an environment anew with this service's encoder, batch by batch (see `reembedding`), then index it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dreamgym.replay.records import Drawn, EpisodeRecord, Hit, Statistics, TransitionRecord
+from dreamgym.replay.records import EpisodeRecord, Found, Hit, Statistics, TransitionRecord
 from dreamgym.v1 import replay_pb2 as pb
 from dreamgym.wire.convert import dump_json, source_to_proto
 
@@ -63,18 +63,16 @@ def search_response(results: Iterable[Sequence[Hit]]) -> pb.SearchResponse:
     )
 
 
-def sample_response(drawn: Iterable[Drawn]) -> pb.SampleResponse:
-    return pb.SampleResponse(
-        transitions=[
-            pb.SampledTransition(
-                transition=transition_message(one.transition),
-                source=source_to_proto(one.source),
-                episode_id=one.episode_id,
-                instruction=one.instruction,
-            )
-            for one in drawn
-        ]
-    )
+def found_messages(found: Iterable[Found]) -> list[pb.FoundTransition]:
+    return [
+        pb.FoundTransition(
+            transition=transition_message(one.transition),
+            source=source_to_proto(one.source),
+            episode_id=one.episode_id,
+            instruction=one.instruction,
+        )
+        for one in found
+    ]
 
 
 def statistics_response(statistics: Statistics) -> pb.StatisticsResponse:

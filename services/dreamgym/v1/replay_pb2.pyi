@@ -418,7 +418,9 @@ class SampleRequest(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
-class SampledTransition(message.Message):
+class FoundTransition(message.Message):
+    """A transition with where it comes from."""
+
     DESCRIPTOR: descriptor.Descriptor
 
     TRANSITION_FIELD_NUMBER: builtins.int
@@ -450,11 +452,11 @@ class SampleResponse(message.Message):
 
     TRANSITIONS_FIELD_NUMBER: builtins.int
     @builtins.property
-    def transitions(self) -> containers.RepeatedCompositeFieldContainer[SampledTransition]: ...
+    def transitions(self) -> containers.RepeatedCompositeFieldContainer[FoundTransition]: ...
     def __init__(
         self,
         *,
-        transitions: abc.Iterable[SampledTransition] | None = ...,
+        transitions: abc.Iterable[FoundTransition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
@@ -598,6 +600,45 @@ class StatisticsResponse(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["counts", b"counts", "cursor", b"cursor", "encoder", b"encoder", "rejections", b"rejections"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GetRequest(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    ENVIRONMENT_ID_FIELD_NUMBER: builtins.int
+    TRANSITION_IDS_FIELD_NUMBER: builtins.int
+    environment_id: builtins.str
+    @builtins.property
+    def transition_ids(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        environment_id: builtins.str = ...,
+        transition_ids: abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["environment_id", b"environment_id", "transition_ids", b"transition_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GetResponse(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    TRANSITIONS_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def transitions(self) -> containers.RepeatedCompositeFieldContainer[FoundTransition]: ...
+    def __init__(
+        self,
+        *,
+        transitions: abc.Iterable[FoundTransition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["transitions", b"transitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

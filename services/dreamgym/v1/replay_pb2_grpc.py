@@ -60,6 +60,11 @@ class ReplayStub:
                 request_serializer=dreamgym_dot_v1_dot_replay__pb2.SampleRequest.SerializeToString,
                 response_deserializer=dreamgym_dot_v1_dot_replay__pb2.SampleResponse.FromString,
                 _registered_method=True)
+        self.Get = channel.unary_unary(
+                '/dreamgym.v1.Replay/Get',
+                request_serializer=dreamgym_dot_v1_dot_replay__pb2.GetRequest.SerializeToString,
+                response_deserializer=dreamgym_dot_v1_dot_replay__pb2.GetResponse.FromString,
+                _registered_method=True)
         self.Reembed = channel.unary_stream(
                 '/dreamgym.v1.Replay/Reembed',
                 request_serializer=dreamgym_dot_v1_dot_replay__pb2.ReembedRequest.SerializeToString,
@@ -111,6 +116,13 @@ class ReplayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Get(self, request, context):
+        """Single transitions by id, in the order of the request; those that are not stored are left out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Reembed(self, request, context):
         """Embeds everything of an environment anew with the service's encoder; goes on where an interrupted call stopped.
         """
@@ -152,6 +164,11 @@ def add_ReplayServicer_to_server(servicer, server):
                     servicer.Sample,
                     request_deserializer=dreamgym_dot_v1_dot_replay__pb2.SampleRequest.FromString,
                     response_serializer=dreamgym_dot_v1_dot_replay__pb2.SampleResponse.SerializeToString,
+            ),
+            'Get': grpc.unary_unary_rpc_method_handler(
+                    servicer.Get,
+                    request_deserializer=dreamgym_dot_v1_dot_replay__pb2.GetRequest.FromString,
+                    response_serializer=dreamgym_dot_v1_dot_replay__pb2.GetResponse.SerializeToString,
             ),
             'Reembed': grpc.unary_stream_rpc_method_handler(
                     servicer.Reembed,
@@ -300,6 +317,33 @@ class Replay:
             '/dreamgym.v1.Replay/Sample',
             dreamgym_dot_v1_dot_replay__pb2.SampleRequest.SerializeToString,
             dreamgym_dot_v1_dot_replay__pb2.SampleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Get(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dreamgym.v1.Replay/Get',
+            dreamgym_dot_v1_dot_replay__pb2.GetRequest.SerializeToString,
+            dreamgym_dot_v1_dot_replay__pb2.GetResponse.FromString,
             options,
             channel_credentials,
             insecure,

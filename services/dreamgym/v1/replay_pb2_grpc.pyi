@@ -43,6 +43,8 @@ class ReplayStub:
     """Counts by source and split, and the newest transition id (the cursor)."""
     Sample: _grpc.UnaryUnaryMultiCallable[_replay_pb2.SampleRequest, _replay_pb2.SampleResponse]
     """Transitions drawn at random: the same ones for the same seed and cursor."""
+    Get: _grpc.UnaryUnaryMultiCallable[_replay_pb2.GetRequest, _replay_pb2.GetResponse]
+    """Single transitions by id, in the order of the request; those that are not stored are left out."""
     Reembed: _grpc.UnaryStreamMultiCallable[_replay_pb2.ReembedRequest, _replay_pb2.ReembedProgress]
     """Embeds everything of an environment anew with the service's encoder; goes on where an interrupted call stopped."""
     Delete: _grpc.UnaryUnaryMultiCallable[_replay_pb2.DeleteRequest, _replay_pb2.DeleteResponse]
@@ -63,6 +65,8 @@ class ReplayAsyncStub(ReplayStub):
     """Counts by source and split, and the newest transition id (the cursor)."""
     Sample: _aio.UnaryUnaryMultiCallable[_replay_pb2.SampleRequest, _replay_pb2.SampleResponse]  # type: ignore[assignment]
     """Transitions drawn at random: the same ones for the same seed and cursor."""
+    Get: _aio.UnaryUnaryMultiCallable[_replay_pb2.GetRequest, _replay_pb2.GetResponse]  # type: ignore[assignment]
+    """Single transitions by id, in the order of the request; those that are not stored are left out."""
     Reembed: _aio.UnaryStreamMultiCallable[_replay_pb2.ReembedRequest, _replay_pb2.ReembedProgress]  # type: ignore[assignment]
     """Embeds everything of an environment anew with the service's encoder; goes on where an interrupted call stopped."""
     Delete: _aio.UnaryUnaryMultiCallable[_replay_pb2.DeleteRequest, _replay_pb2.DeleteResponse]  # type: ignore[assignment]
@@ -110,6 +114,14 @@ class ReplayServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replay_pb2.SampleResponse, _abc.Awaitable[_replay_pb2.SampleResponse]]:
         """Transitions drawn at random: the same ones for the same seed and cursor."""
+
+    @_abc_1.abstractmethod
+    def Get(
+        self,
+        request: _replay_pb2.GetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replay_pb2.GetResponse, _abc.Awaitable[_replay_pb2.GetResponse]]:
+        """Single transitions by id, in the order of the request; those that are not stored are left out."""
 
     @_abc_1.abstractmethod
     def Reembed(

@@ -114,6 +114,11 @@ async def test_a_sample_is_drawn_by_its_seed(replay: ReplayAsyncStub, environmen
     assert {one.source for one in (await replay.Sample(request)).transitions} == {pb.SOURCE_DREAM}
     assert len(await drawn(1, count=500, minimum_confidence=0.95)) == 120
     assert await drawn(1, count=500) != sorted(await drawn(1, count=500))
+    wanted = [first[3], first[0], 2**60]
+    got = await replay.Get(pb.GetRequest(environment_id=environment_id, transition_ids=wanted))
+    assert [one.transition.id for one in got.transitions] == wanted[:2]
+    assert all(one.episode_id.startswith(("e", "d")) for one in got.transitions)
+    assert not (await replay.Get(pb.GetRequest(environment_id="never seen", transition_ids=wanted))).transitions
     nothing = pb.SampleRequest(environment_id="never seen", count=1)
     assert not (await replay.Sample(nothing)).transitions
     too_many = replay.Sample(pb.SampleRequest(environment_id=environment_id, count=10**6))

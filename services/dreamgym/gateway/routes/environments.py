@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import grpc
 from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import Field
 
 from dreamgym.core.episodes import Source
 from dreamgym.core.errors import InvalidInputError
@@ -22,6 +23,8 @@ from dreamgym.gateway.schemas import (
     LineIssue,
     RejectionCount,
     SourceCount,
+    StoredTransition,
+    StoredTransitions,
     Task,
     TaskPage,
     TaskUploadResult,
@@ -75,6 +78,25 @@ def _trajectory(stored: replay_pb.StoredEpisode) -> Trajectory:
         job_id=stored.job_id,
         model_version=stored.model_version,
         policy_version=stored.policy_version,
+    )
+
+
+def _transition(found: replay_pb.FoundTransition) -> StoredTransition:
+    stored = found.transition
+    return StoredTransition(
+        id=stored.id,
+        source=source_from_proto(found.source).value,
+        episode_id=found.episode_id,
+        instruction=found.instruction,
+        step=stored.step,
+        state=stored.state,
+        action=stored.action,
+        reasoning=stored.reasoning,
+        next_state=stored.next_state,
+        reward=stored.reward,
+        success=stored.success,
+        valid_action=stored.valid_action,
+        confidence=stored.confidence,
     )
 
 
@@ -217,6 +239,26 @@ async def delete_trajectories(
     except grpc.RpcError as error:
         raise error_from_rpc(error, service="replay") from error
     return DeletedTrajectories(episodes=gone.episodes_deleted, transitions=gone.transitions_deleted)
+
+
+@router.get("/{environment}/transitions")
+async def get_transitions(
+    environment: str,
+    reader: Reader,
+    state: State,
+    ids: Annotated[
+        list[Annotated[int, Field(ge=1, lt=2**63)]],
+        Query(alias="id", min_length=1, max_length=100, description="Their ids."),
+    ],
+) -> StoredTransitions:
+    """Single stored steps, such as those that an observation names in `retrieved`; what is not stored is left out."""
+    row = await environments.get_environment(state.database, reader.tenant_id, environment)
+    request = replay_pb.GetRequest(environment_id=row.id, transition_ids=ids)
+    try:
+        found = await state.replay.Get(request, timeout=state.settings.call_deadline_s)
+    except grpc.RpcError as error:
+        raise error_from_rpc(error, service="replay") from error
+    return StoredTransitions(items=[_transition(one) for one in found.transitions])
 
 
 @router.get("/{environment}/statistics")
