@@ -62,10 +62,31 @@ def metrics(report: dict[str, Any]) -> list[Metric]:
     return found
 
 
+def fidelity_metrics(report: dict[str, Any]) -> list[Metric]:
+    """How faithful the run's dream was to held-out real transitions."""
+    found = report.get("fidelity") or {}
+    metrics = [
+        Metric(
+            "success_f1", found.get("success_f1"), "F1", goal=">= 0.95", holds=(found.get("success_f1") or 0) >= 0.95
+        )
+    ]
+    metrics += [
+        Metric(name, found.get(name), unit)
+        for name, unit in (("done_f1", "F1"), ("invalid_recall", "share"), ("state_similarity", "share"))
+    ]
+    for name in ("state_exact", "rollout_consistency"):
+        share = found.get(name) or {}
+        metrics.append(
+            Metric(name, share.get("value"), "share", low=share.get("low"), high=share.get("high"), n=share.get("n"))
+        )
+    return metrics
+
+
 def main() -> None:
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo/report.json")
-    written = write_results("demo", "make demo && make bench-demo", metrics(json.loads(path.read_text())))
-    print(written)
+    report, command = json.loads(path.read_text()), "make demo && make bench-demo"
+    print(write_results("demo", command, metrics(report)))
+    print(write_results("fidelity", command, fidelity_metrics(report)))
 
 
 if __name__ == "__main__":

@@ -210,6 +210,43 @@ def test_fidelity_is_measured_on_tasks_that_were_not_trained_on(finished: dict[s
     assert fidelity["malformed"] < fidelity["n"], "the trained model writes transitions that can be read"
 
 
+def test_recorded_actions_are_played_again_in_the_dream(client: DreamGym, finished: dict[str, Any]) -> None:
+    measured, model = _results(finished)[1], _results(finished)[0]["model"]
+    rollouts = measured["rollouts"]
+    assert rollouts["n"] + rollouts["failed"] == 2
+    assert 0 <= rollouts["exact_steps"] <= rollouts["mean_steps"]
+    kept = client.models.get(model["version"]).to_json()["fidelity"]
+    assert kept["state_exact"] == measured["state_exact"]["value"]
+    assert kept["rollout_consistency"] == rollouts["consistency"]["value"]
+
+
+def test_no_policy_is_trained_in_a_dream_below_the_environments_floor(
+    client: DreamGym, environment: str, finished: dict[str, Any]
+) -> None:
+    stage = {**_stages(grpo_iterations=1)[4], "policy": "latest", "tasks_per_iteration": 1}
+    client.environments.change(environment, settings={"fidelity_floor": {"state_exact": 1.0, "done_f1": 0.0}})
+    try:
+        refused, forced = (
+            client.jobs.wait(
+                client.jobs.launch(
+                    {
+                        "kind": "pipeline",
+                        "environment": environment,
+                        "stages": [{**stage, "ignore_fidelity_floor": force}],
+                    }
+                ).id
+            ).to_json()
+            for force in (False, True)
+        )
+    finally:
+        client.environments.change(environment, settings={})
+    assert (refused["state"], refused["error"]["code"]) == ("failed", "fidelity_too_low")
+    assert "state_exact is 0." in refused["error"]["message"]
+    assert "(floor 1)" in refused["error"]["message"]
+    assert "ignore_fidelity_floor" in refused["error"]["remedy"]
+    assert forced["state"] == "succeeded", forced.get("error")
+
+
 def test_events_replay_from_the_id_that_a_client_saw_last(client: DreamGym, finished: dict[str, Any]) -> None:
     events = list(client.jobs.events(finished["id"]))
     middle = len(events) // 2

@@ -52,6 +52,8 @@ class Fidelity:
     done_f1: float | None
     invalid_precision: float | None
     invalid_recall: float | None
+    rollout_consistency: Proportion | None
+    """Share of recorded episodes whose actions, played again in the dream, have the same outcome."""
     malformed: int | None
     """Steps for which the model wrote nothing that reads as a state; they count as wrong in every rate."""
     by_action: tuple[ActionAccuracy, ...]
@@ -74,6 +76,7 @@ def read_fidelity(result: Mapping[str, Any]) -> Fidelity | None:
         done_f1=number(result, "done_f1"),
         invalid_precision=number(invalid, "precision"),
         invalid_recall=number(invalid, "recall"),
+        rollout_consistency=proportion(section(section(result, "rollouts"), "consistency")),
         malformed=count(result, "malformed"),
         by_action=_by_action(section(result, "by_action")),
         calibration=_calibration(result),

@@ -181,6 +181,9 @@ def _fidelity(fidelity: Fidelity) -> list[Finding]:
     if fidelity.state_exact:
         text = f"The dream predicted {fidelity.state_exact} of held-out real next states exactly, word for word."
         found.append(Finding("neutral", text))
+    if fidelity.rollout_consistency:
+        text = f"Recorded actions, played again in the dream, had the same outcome in {fidelity.rollout_consistency} episodes."
+        found.append(Finding("neutral", text))
     weak = [kind for kind in fidelity.by_action if kind.exact.n >= _FEW_STEPS and kind.exact.value < 0.5]
     if weak:
         listed = ", ".join(f"`{kind.action}` {_percent(kind.exact)} of {kind.exact.n}" for kind in weak[:4])

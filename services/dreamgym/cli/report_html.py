@@ -243,6 +243,7 @@ def _fidelity(fidelity: Fidelity | None) -> list[str]:
         ("end of episode F1", decimal(fidelity.done_f1)),
         ("real refusals that the dream refuses too (recall)", share(fidelity.invalid_recall)),
         ("dream refusals that are real (precision)", share(fidelity.invalid_precision)),
+        ("recorded actions with the same outcome when played in the dream", rate(fidelity.rollout_consistency)),
     ]
     rows = "".join(f'<tr><td>{escape(name)}</td><td class="rate">{escape(value)}</td></tr>' for name, value in measures)
     bars = [IntervalRow(kind.action, kind.exact, "dream") for kind in fidelity.by_action]

@@ -93,6 +93,7 @@ def _fidelity(fidelity: Fidelity) -> Table:
     table.add_row("success F1 (precision, recall)", _f1(fidelity))
     table.add_row("end of episode F1", decimal(fidelity.done_f1))
     table.add_row("invalid actions refused (recall)", share(fidelity.invalid_recall))
+    table.add_row("replayed actions, same outcome", rate(fidelity.rollout_consistency))
     for kind in fidelity.by_action:
         table.add_row(Text(f"  exact after `{kind.action}`"), rate(kind.exact))
     return table

@@ -114,6 +114,8 @@ class Model(Value):
     environment_id: str = ""
     job_id: str = ""
     manifest: dict[str, Any] = Field(default_factory=dict)
+    fidelity: dict[str, Any] | None = None
+    """Experience models: the newest measurement of how faithful the dream is."""
     created_at: datetime | None = None
 
 

@@ -78,6 +78,9 @@ class MeasureFidelity(_Spec):
     minimum_state_accuracy: Fraction = Field(0.0, description="Exact next-state accuracy below which the job stops.")
     minimum_success_f1: Fraction = Field(0.0, description="Success F1 below which the job stops.")
     retrieved_per_step: int | None = Field(None, ge=0, le=16)
+    replayed_episodes: int = Field(
+        20, ge=0, description="Held-out episodes whose actions are played again in the dream, to compare the outcomes."
+    )
 
 
 class _Reinforcement(_Spec):
@@ -109,6 +112,7 @@ class TrainPolicy(_Reinforcement):
     algorithm: Literal["sft", "grpo"] = "grpo"
     source: Literal["dream", "real"] = "dream"
     experience_model: str = "latest"
+    ignore_fidelity_floor: bool = Field(False, description="Train even in a dream below the environment's floor.")
     # Supervised warm start
     demonstrations: int = Field(120, ge=1, description="Successful seed episodes that the warm start imitates.")
     epochs: float = Field(4.0, gt=0)

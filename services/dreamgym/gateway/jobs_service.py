@@ -102,6 +102,18 @@ class JobsService(JobsServicer):
         )
         return pb.RegisterModelResponse(id=model_id)
 
+    async def RecordFidelity(  # noqa: N802
+        self, request: pb.RecordFidelityRequest, context: Any
+    ) -> pb.RecordFidelityResponse:
+        await models.record_fidelity(
+            self.database,
+            request.job_id,
+            request.attempt,
+            version=request.version,
+            fidelity=_object(request.fidelity, "fidelity") or {},
+        )
+        return pb.RecordFidelityResponse()
+
     async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.Model:  # noqa: N802
         found = await models.resolve_model(
             self.database, name=request.id, environment_id=request.environment_id, role=request.role
@@ -148,6 +160,7 @@ def _model(row: Model) -> pb.Model:
         sha256=row.sha256,
         manifest=dump_json(row.manifest),
         job_id=row.job_id,
+        fidelity=dump_json(row.fidelity) if row.fidelity else "",
     )
 
 

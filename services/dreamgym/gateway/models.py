@@ -60,6 +60,19 @@ async def register_model(
         return known.id
 
 
+async def record_fidelity(
+    database: Database, job_id: str, attempt: int, *, version: str, fidelity: dict[str, Any]
+) -> None:
+    """Keep the newest measurement of an experience model of the job's environment. Raises ModelMissingError."""
+    async with locked_job(database, job_id, attempt=attempt) as job:
+        query = select(Model).where(Model.version == version, Model.environment_id == job.row.environment_id)
+        model = (await job.session.scalars(query.with_for_update())).one_or_none()
+        if model is None or model.role != "experience":
+            raise ModelMissingError(f"There is no experience model {version!r} in this environment.")
+        model.fidelity = fidelity
+        job.write_event("model.measured", {"id": model.id, "version": version, **fidelity})
+
+
 async def require_model(session: AsyncSession, tenant_id: str, name: str) -> Model:
     """A model of a tenant by id or version. Raises ModelMissingError."""
     query = select(Model).where(Model.tenant_id == tenant_id, or_(Model.id == name, Model.version == name))

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from dreamgym.core.admission import AdmissionPolicy
+from dreamgym.core.fidelity_floor import FidelityFloor
 from dreamgym.gateway import tables
 from dreamgym.gateway.jobs import JobView
 
@@ -59,6 +60,7 @@ class KeyPage(BaseModel):
 
 class EnvironmentSettings(_Input):
     admission: AdmissionPolicy = Field(AdmissionPolicy(), description="What the replay store takes of dreams.")
+    fidelity_floor: FidelityFloor = Field(FidelityFloor(), description="Below it no policy is trained in the dream.")
 
 
 class EnvironmentInput(_Input):
@@ -341,6 +343,7 @@ class Model(_Row):
     location: str
     sha256: str
     manifest: dict[str, Any]
+    fidelity: dict[str, Any] | None = Field(None, description="Experience models: the newest measurement.")
     created_at: datetime
 
 

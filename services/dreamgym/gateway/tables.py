@@ -225,4 +225,6 @@ class Model(Base):
     location: Mapped[str]
     sha256: Mapped[str]
     manifest: Mapped[dict[str, Any]]
+    # Experience models: the newest measurement (`core.fidelity_floor` reads it).
+    fidelity: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())

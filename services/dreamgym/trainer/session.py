@@ -122,6 +122,15 @@ class JobSession:
         )
         return answer.id
 
+    async def record_fidelity(self, version: str, fidelity: dict[str, Any]) -> None:
+        """Keep with an experience model what was measured of it."""
+        await self._call(
+            self.stub.RecordFidelity,
+            pb.RecordFidelityRequest(
+                job_id=self.job_id, attempt=self.attempt, version=version, fidelity=dump_json(fidelity)
+            ),
+        )
+
     async def newest_model(self, role: str) -> pb.Model:
         """The environment's newest model of a role. Raises ModelMissingError or NotFoundError if there is none."""
         model: pb.Model = await self._call(

@@ -363,6 +363,7 @@ class Model(message.Message):
     SHA256_FIELD_NUMBER: builtins.int
     MANIFEST_FIELD_NUMBER: builtins.int
     JOB_ID_FIELD_NUMBER: builtins.int
+    FIDELITY_FIELD_NUMBER: builtins.int
     id: builtins.str
     environment_id: builtins.str
     role: builtins.str
@@ -375,6 +376,8 @@ class Model(message.Message):
     manifest: builtins.str
     """Run manifest as JSON: code version, config, data hashes, seeds, parent models, prompt hashes."""
     job_id: builtins.str
+    fidelity: builtins.str
+    """Experience models: the newest measurement of fidelity as JSON; empty if there is none."""
     def __init__(
         self,
         *,
@@ -386,10 +389,51 @@ class Model(message.Message):
         sha256: builtins.str = ...,
         manifest: builtins.str = ...,
         job_id: builtins.str = ...,
+        fidelity: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["environment_id", b"environment_id", "id", b"id", "job_id", b"job_id", "location", b"location", "manifest", b"manifest", "role", b"role", "sha256", b"sha256", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["environment_id", b"environment_id", "fidelity", b"fidelity", "id", b"id", "job_id", b"job_id", "location", b"location", "manifest", b"manifest", "role", b"role", "sha256", b"sha256", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RecordFidelityRequest(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    FIDELITY_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    attempt: builtins.int
+    version: builtins.str
+    fidelity: builtins.str
+    """JSON object of the deciding numbers."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        attempt: builtins.int = ...,
+        version: builtins.str = ...,
+        fidelity: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attempt", b"attempt", "fidelity", b"fidelity", "job_id", b"job_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RecordFidelityResponse(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

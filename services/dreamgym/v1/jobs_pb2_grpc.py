@@ -66,6 +66,11 @@ class JobsStub:
                 request_serializer=dreamgym_dot_v1_dot_jobs__pb2.RegisterModelRequest.SerializeToString,
                 response_deserializer=dreamgym_dot_v1_dot_jobs__pb2.RegisterModelResponse.FromString,
                 _registered_method=True)
+        self.RecordFidelity = channel.unary_unary(
+                '/dreamgym.v1.Jobs/RecordFidelity',
+                request_serializer=dreamgym_dot_v1_dot_jobs__pb2.RecordFidelityRequest.SerializeToString,
+                response_deserializer=dreamgym_dot_v1_dot_jobs__pb2.RecordFidelityResponse.FromString,
+                _registered_method=True)
         self.GetModel = channel.unary_unary(
                 '/dreamgym.v1.Jobs/GetModel',
                 request_serializer=dreamgym_dot_v1_dot_jobs__pb2.GetModelRequest.SerializeToString,
@@ -126,6 +131,13 @@ class JobsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecordFidelity(self, request, context):
+        """Keeps with an experience model what was measured of it; a newer measurement takes the place of an older one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetModel(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -176,6 +188,11 @@ def add_JobsServicer_to_server(servicer, server):
                     servicer.RegisterModel,
                     request_deserializer=dreamgym_dot_v1_dot_jobs__pb2.RegisterModelRequest.FromString,
                     response_serializer=dreamgym_dot_v1_dot_jobs__pb2.RegisterModelResponse.SerializeToString,
+            ),
+            'RecordFidelity': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordFidelity,
+                    request_deserializer=dreamgym_dot_v1_dot_jobs__pb2.RecordFidelityRequest.FromString,
+                    response_serializer=dreamgym_dot_v1_dot_jobs__pb2.RecordFidelityResponse.SerializeToString,
             ),
             'GetModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModel,
@@ -356,6 +373,33 @@ class Jobs:
             '/dreamgym.v1.Jobs/RegisterModel',
             dreamgym_dot_v1_dot_jobs__pb2.RegisterModelRequest.SerializeToString,
             dreamgym_dot_v1_dot_jobs__pb2.RegisterModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordFidelity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dreamgym.v1.Jobs/RecordFidelity',
+            dreamgym_dot_v1_dot_jobs__pb2.RecordFidelityRequest.SerializeToString,
+            dreamgym_dot_v1_dot_jobs__pb2.RecordFidelityResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,8 @@ class JobsStub:
     Finish: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.FinishRequest, _jobs_pb2.FinishResponse]
     """Ends the attempt: the job succeeded, failed, was cancelled or paused."""
     RegisterModel: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.RegisterModelRequest, _jobs_pb2.RegisterModelResponse]
+    RecordFidelity: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.RecordFidelityRequest, _jobs_pb2.RecordFidelityResponse]
+    """Keeps with an experience model what was measured of it; a newer measurement takes the place of an older one."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.GetModelRequest, _jobs_pb2.Model]
     GetEnvironment: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.GetEnvironmentRequest, _jobs_pb2.EnvironmentRecord]
     ListTasks: _grpc.UnaryStreamMultiCallable[_jobs_pb2.ListTasksRequest, _environment_pb2.Task]
@@ -61,6 +63,8 @@ class JobsAsyncStub(JobsStub):
     Finish: _aio.UnaryUnaryMultiCallable[_jobs_pb2.FinishRequest, _jobs_pb2.FinishResponse]  # type: ignore[assignment]
     """Ends the attempt: the job succeeded, failed, was cancelled or paused."""
     RegisterModel: _aio.UnaryUnaryMultiCallable[_jobs_pb2.RegisterModelRequest, _jobs_pb2.RegisterModelResponse]  # type: ignore[assignment]
+    RecordFidelity: _aio.UnaryUnaryMultiCallable[_jobs_pb2.RecordFidelityRequest, _jobs_pb2.RecordFidelityResponse]  # type: ignore[assignment]
+    """Keeps with an experience model what was measured of it; a newer measurement takes the place of an older one."""
     GetModel: _aio.UnaryUnaryMultiCallable[_jobs_pb2.GetModelRequest, _jobs_pb2.Model]  # type: ignore[assignment]
     GetEnvironment: _aio.UnaryUnaryMultiCallable[_jobs_pb2.GetEnvironmentRequest, _jobs_pb2.EnvironmentRecord]  # type: ignore[assignment]
     ListTasks: _aio.UnaryStreamMultiCallable[_jobs_pb2.ListTasksRequest, _environment_pb2.Task]  # type: ignore[assignment]
@@ -112,6 +116,14 @@ class JobsServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.RegisterModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.RegisterModelResponse, _abc.Awaitable[_jobs_pb2.RegisterModelResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RecordFidelity(
+        self,
+        request: _jobs_pb2.RecordFidelityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_jobs_pb2.RecordFidelityResponse, _abc.Awaitable[_jobs_pb2.RecordFidelityResponse]]:
+        """Keeps with an experience model what was measured of it; a newer measurement takes the place of an older one."""
 
     @_abc_1.abstractmethod
     def GetModel(

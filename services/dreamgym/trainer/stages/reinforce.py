@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from dreamgym.core.episodes import Source, TerminationReason
-from dreamgym.core.errors import AdapterMissingError, InvalidInputError, UnavailableError
+from dreamgym.core.errors import AdapterMissingError, FidelityTooLowError, InvalidInputError, UnavailableError
+from dreamgym.core.fidelity_floor import FidelityFloor, floor_of
 from dreamgym.core.jobs import Optimizer, Rollouts, SimToReal, TrainPolicy
 from dreamgym.inference.local import LocalEngine
 from dreamgym.inference.local_model import load_model
@@ -24,6 +25,7 @@ from dreamgym.trainer.stages.curriculum_run import CurriculumRun
 from dreamgym.trainer.stages.enrichment import Enrichment
 from dreamgym.trainer.stages.evaluate import dream_world, real_world
 from dreamgym.trainer.training_state import TrainingState
+from dreamgym.wire.convert import load_json
 
 MAX_FAILED_SHARE = 0.5
 """An iteration in which more episodes fail than this is an outage, not a measurement: the stage stops with the cause."""
@@ -203,8 +205,25 @@ async def _world(context: StageContext, spec: TrainPolicy | SimToReal, plan: Pla
     if isinstance(spec, SimToReal) or plan.source is Source.REAL:
         return real_world(context, plan.budget, record=True), ""
     model = await context.resolve(spec.experience_model, "experience")
+    if not spec.ignore_fidelity_floor:
+        await _require_fidelity(context, model.version)
     world = await dream_world(context, model, retrieved_per_step=spec.retrieved_per_step, self_judged=spec.self_judged)
     return world, model.version
+
+
+async def _require_fidelity(context: StageContext, version: str) -> None:
+    """FidelityTooLowError if the experience model was not measured to be as faithful as the environment asks for."""
+    floor = floor_of(load_json(context.environment.settings))
+    if floor == FidelityFloor():
+        return
+    measured = load_json((await context.session.model(version)).fidelity or "{}") if version != "base" else {}
+    shortfalls = floor.shortfalls(measured)
+    if shortfalls:
+        raise FidelityTooLowError(
+            f"The dream of {version} is not trusted for training: {'; '.join(shortfalls)}.",
+            remedy="Measure it (measure_fidelity), train it longer or on more seeds, lower the environment's "
+            "fidelity_floor, or set ignore_fidelity_floor on the stage.",
+        )
 
 
 async def _iterate(
