@@ -224,6 +224,7 @@ def test_no_policy_is_trained_in_a_dream_below_the_environments_floor(
     client: DreamGym, environment: str, finished: dict[str, Any]
 ) -> None:
     stage = {**_stages(grpo_iterations=1)[4], "policy": "latest", "tasks_per_iteration": 1}
+    stage |= {"refill_rounds": 2, "horizon_steps": [3]}
     client.environments.change(environment, settings={"fidelity_floor": {"state_exact": 1.0, "done_f1": 0.0}})
     try:
         refused, forced = (
@@ -245,6 +246,12 @@ def test_no_policy_is_trained_in_a_dream_below_the_environments_floor(
     assert "(floor 1)" in refused["error"]["message"]
     assert "ignore_fidelity_floor" in refused["error"]["remedy"]
     assert forced["state"] == "succeeded", forced.get("error")
+    (point,) = forced["stages"][0]["result"]["curve"]
+    assert point["mean_steps"] <= 3
+    assert point["groups_used"] == 1 or point["groups_refilled"] == 2, (
+        "a group that teaches nothing is followed by others"
+    )
+    assert forced["stages"][0]["result"]["episodes"] == 3 * (1 + point["groups_refilled"])
 
 
 def test_events_replay_from_the_id_that_a_client_saw_last(client: DreamGym, finished: dict[str, Any]) -> None:

@@ -99,6 +99,15 @@ class _Reinforcement(_Spec):
         "0: the episode's advantage alone (GRPO).",
     )
     discount: float = Field(0.95, gt=0, le=1, description="Of step-level returns.")
+    refill_rounds: int = Field(
+        0, ge=0, le=8, description="How often an iteration plays further tasks in place of groups that all ended alike."
+    )
+    horizon_steps: tuple[Annotated[int, Field(ge=1, le=200)], ...] = Field(
+        (),
+        max_length=32,
+        description="Step limits of equal stretches of the iterations, such as (8, 12, 15), up to rollouts.max_steps; "
+        "empty: that throughout.",
+    )
     time_limit_s: float | None = Field(
         None,
         gt=0,

@@ -88,13 +88,18 @@ def score_groups(groups: Sequence[Sequence[PlayedEpisode]], settings: UpdateSett
             continue
         rewards = [returns_of(episode, settings.invalid_action_penalty) for episode in counted]
         rewards_seen += rewards
-        if len({episode.success for episode in counted}) == 1:
+        if not teaches(counted):
             zero += 1
             continue
         used += 1
         scored += [e for e in _credited(counted, rewards, settings) if any(e.advantages) and any(e.episode.learnt)]
     mean = sum(rewards_seen) / len(rewards_seen) if rewards_seen else 0.0
     return Scored(scored, used, zero, incomplete, mean)
+
+
+def teaches(group: Sequence[PlayedEpisode]) -> bool:
+    """Whether the outcomes of those episodes that count differ: else a group's advantages are all zero."""
+    return len({episode.success for episode in group if episode.counts}) == 2
 
 
 def _credited(

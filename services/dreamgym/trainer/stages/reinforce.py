@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from dreamgym.core.episodes import Source, TerminationReason
+from dreamgym.core.episodes import Source, Task, TerminationReason
 from dreamgym.core.errors import AdapterMissingError, FidelityTooLowError, InvalidInputError, UnavailableError
 from dreamgym.core.fidelity_floor import FidelityFloor, floor_of
 from dreamgym.core.jobs import Optimizer, Rollouts, SimToReal, TrainPolicy
 from dreamgym.inference.local import LocalEngine
 from dreamgym.inference.local_model import load_model
 from dreamgym.trainer.checkpoints import StageCheckpoints
-from dreamgym.trainer.policy_update import UpdateSettings, score_groups, update_policy
+from dreamgym.trainer.policy_update import UpdateSettings, score_groups, teaches, update_policy
 from dreamgym.trainer.rollout import Attempt, PlayedEpisode, World, play_all, seed_of
 from dreamgym.trainer.stages.canary import fly_canary
 from dreamgym.trainer.stages.context import StageContext, Stopwatch
@@ -46,6 +46,16 @@ class Plan:
     optimizer: Optimizer
     rollouts: Rollouts
     update: UpdateSettings
+    refill_rounds: int = 0
+    horizon_steps: tuple[int, ...] = ()
+
+    def rollouts_of(self, iteration: int) -> Rollouts:
+        """How an iteration's episodes are played: the step limit grows with the horizon schedule."""
+        if not self.horizon_steps:
+            return self.rollouts
+        stretch = min(iteration * len(self.horizon_steps) // self.iterations, len(self.horizon_steps) - 1)
+        steps = min(self.horizon_steps[stretch], self.rollouts.max_steps)
+        return self.rollouts.model_copy(update={"max_steps": steps})
 
 
 @dataclass
@@ -187,6 +197,8 @@ def plan_of(spec: TrainPolicy | SimToReal) -> Plan:
         checkpoint_every=1 if isinstance(spec, SimToReal) else spec.checkpoint_every,
         optimizer=spec.optimizer,
         rollouts=spec.rollouts,
+        refill_rounds=spec.refill_rounds,
+        horizon_steps=spec.horizon_steps,
         update=UpdateSettings(
             kl_coefficient=spec.kl_coefficient,
             clip_low=spec.clip_low,
@@ -226,6 +238,55 @@ async def _require_fidelity(context: StageContext, version: str) -> None:
         )
 
 
+async def _play(
+    context: StageContext, plan: Plan, world: World, engine: LocalEngine, curriculum: CurriculumRun, number: int
+) -> tuple[list[Task], list[list[PlayedEpisode]]]:
+    """An iteration's groups with their tasks; groups that teach nothing are followed by others, as the plan allows.
+
+    The tasks of all rounds are asked for at once, so that a repeated iteration plays the same ones.
+    """
+    waiting = await curriculum.next_tasks(number, plan.tasks_per_iteration * (1 + plan.refill_rounds))
+    tasks: list[Task] = []
+    groups: list[list[PlayedEpisode]] = []
+    job, stage, attempt = context.session.job_id, context.stage, context.session.attempt
+    finished = 0
+
+    def on_finished(episode: PlayedEpisode) -> None:
+        nonlocal finished
+        finished += 1
+        share = min(1.0, finished / (plan.tasks_per_iteration * plan.group_size))
+        context.metric("progress", number * 1000 + finished, (number + 0.8 * share) / plan.iterations)
+        if episode.failure is not None and episode.termination is not TerminationReason.BUDGET:
+            context.session.event(
+                "episode.failed",
+                stage=stage,
+                episode=episode.id,
+                code=episode.failure.code,
+                reason=str(episode.failure),
+            )
+
+    wanted = plan.tasks_per_iteration
+    while wanted > 0 and waiting:
+        now, waiting = waiting[:wanted], waiting[wanted:]
+        attempts = [
+            Attempt(
+                task=task,
+                episode_id=f"{job}-s{stage}-a{attempt}-i{number}-{place}-{rollout}",
+                world_seed=seed_of(context.session.seed, stage, number, task.id),
+                sample_seed=seed_of(context.session.seed, stage, number, task.id, rollout),
+            )
+            for place, task in enumerate(now, len(tasks))
+            for rollout in range(plan.group_size)
+        ]
+        played = await play_all(attempts, engine, world, plan.rollouts_of(number), context.check, on_finished)
+        tasks += now
+        groups += [played[i : i + plan.group_size] for i in range(0, len(played), plan.group_size)]
+        if any(e.termination is TerminationReason.BUDGET for e in played):
+            break
+        wanted = plan.tasks_per_iteration - sum(teaches(group) for group in groups)
+    return tasks, groups
+
+
 async def _iterate(
     context: StageContext,
     plan: Plan,
@@ -239,42 +300,13 @@ async def _iterate(
     """One iteration; answers its point of the curve and the episodes that were played."""
     number = progress.iteration
     started = time.monotonic()
-    tasks = await curriculum.next_tasks(number, plan.tasks_per_iteration)
-    job, stage, attempt = context.session.job_id, context.stage, context.session.attempt
-    attempts = [
-        Attempt(
-            task=task,
-            episode_id=f"{job}-s{stage}-a{attempt}-i{number}-{place}-{rollout}",
-            world_seed=seed_of(context.session.seed, stage, number, task.id),
-            sample_seed=seed_of(context.session.seed, stage, number, task.id, rollout),
-        )
-        for place, task in enumerate(tasks)
-        for rollout in range(plan.group_size)
-    ]
-    finished = 0
-
-    def on_finished(episode: PlayedEpisode) -> None:
-        nonlocal finished
-        finished += 1
-        context.metric(
-            "progress", number * 1000 + finished, (number + 0.8 * finished / len(attempts)) / plan.iterations
-        )
-        if episode.failure is not None and episode.termination is not TerminationReason.BUDGET:
-            context.session.event(
-                "episode.failed",
-                stage=stage,
-                episode=episode.id,
-                code=episode.failure.code,
-                reason=str(episode.failure),
-            )
-
-    played = await play_all(attempts, engine, world, plan.rollouts, context.check, on_finished)
-    groups = [played[i : i + plan.group_size] for i in range(0, len(played), plan.group_size)]
+    tasks, groups = await _play(context, plan, world, engine, curriculum, number)
+    played = [episode for group in groups for episode in group]
     _refuse_outage(played, world)
     await curriculum.report(number, tasks, groups)
     played_at = time.monotonic()
     scored = score_groups(groups, plan.update)
-    rng = random.Random(seed_of(context.session.seed, stage, number, "update"))
+    rng = random.Random(seed_of(context.session.seed, context.stage, number, "update"))
     numbers = await context.in_thread(update_policy, state, reference, scored, plan.update, rng)
     counted = [episode for episode in played if episode.counts]
     cut_off = sum(e.termination is TerminationReason.BUDGET for e in played)
@@ -293,6 +325,7 @@ async def _iterate(
         "groups_used": scored.groups_used,
         "groups_zero_variance": scored.groups_zero_variance,
         "groups_incomplete": scored.groups_incomplete,
+        "groups_refilled": max(0, len(groups) - plan.tasks_per_iteration),
         # An episode that the budget cut off did not fail: it is left out, and counted apart.
         "failed_episodes": len(played) - len(counted) - cut_off,
         "cut_off_by_budget": cut_off,
@@ -305,7 +338,7 @@ async def _iterate(
         key = f"{world.source}_success" if name == "success" else name
         if name != "iteration":
             context.metric(key, number, float(value))
-    context.session.event("iteration.finished", stage=stage, **point)
+    context.session.event("iteration.finished", stage=context.stage, **point)
     return point, played
 
 
