@@ -1,13 +1,24 @@
-"""Why a streaming call that we write to ended."""
+"""Calls to the other services, with typed errors."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import grpc
 
 from dreamgym.core.errors import DreamGymError
 from dreamgym.wire.errors import error_from_rpc
+
+T = TypeVar("T")
+
+
+async def answered(call: Awaitable[T], *, service: str) -> T:
+    """What a call answers. Raises the typed error of one that failed."""
+    try:
+        return await call
+    except grpc.RpcError as error:
+        raise error_from_rpc(error, service=service) from error
 
 
 async def error_of_call(call: Any, *, service: str) -> DreamGymError:

@@ -26,7 +26,7 @@ from dreamgym.inference.engine import Engine, GenerationRequest
 from dreamgym.trainer.action_space import ActionSpace, Allowed, allowed_along, forced
 from dreamgym.v1 import environment_pb2 as pb
 from dreamgym.v1 import environment_pb2_grpc
-from dreamgym.wire.convert import task_to_proto, termination_from_proto
+from dreamgym.wire.convert import task_to_proto, termination_from_proto, transition_from_observation
 from dreamgym.wire.errors import error_from_failure, error_from_rpc
 
 log = logging.getLogger(__name__)
@@ -325,19 +325,7 @@ class _Player:
     def _note(self, state: str, action: str, observation: pb.Observation) -> None:
         self.episode.environment_tokens += observation.prompt_tokens + observation.completion_tokens
         self.episode.reward += observation.reward
-        self.episode.transitions.append(
-            Transition(
-                state=state,
-                action=action,
-                next_state=observation.state,
-                reward=observation.reward,
-                done=observation.done,
-                success=observation.success,
-                reasoning=observation.reasoning,
-                confidence=observation.confidence,
-                valid_action=observation.valid_action,
-            )
-        )
+        self.episode.transitions.append(transition_from_observation(state, action, observation))
 
     def _fail(self, error: DreamGymError, reason: TerminationReason | None = None) -> None:
         if self.episode.failure is None:

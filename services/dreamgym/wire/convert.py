@@ -60,6 +60,21 @@ def task_from_proto(task: env_pb.Task) -> Task:
     )
 
 
+def transition_from_observation(state: str, action: str, seen: env_pb.Observation) -> Transition:
+    """The step that an action in `state` was answered with."""
+    return Transition(
+        state=state,
+        action=action,
+        next_state=seen.state,
+        reward=seen.reward,
+        done=seen.done,
+        success=seen.success,
+        reasoning=seen.reasoning,
+        confidence=seen.confidence,
+        valid_action=seen.valid_action,
+    )
+
+
 def episode_to_proto(
     episode: Episode, *, environment_id: str, job_id: str = "", policy_version: str = "", model_version: str = ""
 ) -> replay_pb.StoredEpisode:

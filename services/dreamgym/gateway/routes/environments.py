@@ -12,6 +12,7 @@ from dreamgym.core.episodes import Source
 from dreamgym.core.errors import InvalidInputError
 from dreamgym.gateway import environments, tasks, trajectories
 from dreamgym.gateway.access import Reader, State, Writer
+from dreamgym.gateway.calls import answered
 from dreamgym.gateway.pages import Cursor, Limit, decode_cursor, encode_cursor
 from dreamgym.gateway.schemas import (
     DeletedTrajectories,
@@ -234,10 +235,7 @@ async def delete_trajectories(
             remedy="Give ?episode=ID (several times, if need be), or ?all=true.",
         )
     request = replay_pb.DeleteRequest(environment_id=row.id, episode_ids=episode or (), whole_environment=everything)
-    try:
-        gone = await state.replay.Delete(request, timeout=state.settings.call_deadline_s)
-    except grpc.RpcError as error:
-        raise error_from_rpc(error, service="replay") from error
+    gone = await answered(state.replay.Delete(request, timeout=state.settings.call_deadline_s), service="replay")
     return DeletedTrajectories(episodes=gone.episodes_deleted, transitions=gone.transitions_deleted)
 
 
@@ -254,10 +252,7 @@ async def get_transitions(
     """Single stored steps, such as those that an observation names in `retrieved`; what is not stored is left out."""
     row = await environments.get_environment(state.database, reader.tenant_id, environment)
     request = replay_pb.GetRequest(environment_id=row.id, transition_ids=ids)
-    try:
-        found = await state.replay.Get(request, timeout=state.settings.call_deadline_s)
-    except grpc.RpcError as error:
-        raise error_from_rpc(error, service="replay") from error
+    found = await answered(state.replay.Get(request, timeout=state.settings.call_deadline_s), service="replay")
     return StoredTransitions(items=[_transition(one) for one in found.transitions])
 
 
@@ -266,10 +261,7 @@ async def environment_statistics(environment: str, reader: Reader, state: State)
     """Stored episodes and transitions by source and split."""
     row = await environments.get_environment(state.database, reader.tenant_id, environment)
     request = replay_pb.StatisticsRequest(environment_id=row.id)
-    try:
-        found = await state.replay.Statistics(request, timeout=state.settings.call_deadline_s)
-    except grpc.RpcError as error:
-        raise error_from_rpc(error, service="replay") from error
+    found = await answered(state.replay.Statistics(request, timeout=state.settings.call_deadline_s), service="replay")
     return EnvironmentStatistics(
         episodes=sum(count.episodes for count in found.counts),
         transitions=sum(count.transitions for count in found.counts),

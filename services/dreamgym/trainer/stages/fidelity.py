@@ -19,7 +19,7 @@ from dreamgym.trainer.model_files import read_card
 from dreamgym.trainer.stages.context import StageContext, Stopwatch
 from dreamgym.trainer.stages.experience_model import annotate
 from dreamgym.v1 import environment_pb2, environment_pb2_grpc, experience_pb2, experience_pb2_grpc
-from dreamgym.wire.convert import task_to_proto, termination_from_proto
+from dreamgym.wire.convert import task_to_proto, termination_from_proto, transition_from_observation
 from dreamgym.wire.errors import error_from_rpc
 
 CONCURRENCY = 48
@@ -70,7 +70,7 @@ async def run(context: StageContext, spec: MeasureFidelity) -> dict[str, Any]:
                 finished += 1
                 context.metric("progress", finished, finished / total)
         seen = answer.observation
-        predicted = transition_of(real.state, real.action, seen)
+        predicted = transition_from_observation(real.state, real.action, seen)
         own_flag = termination_from_proto(seen.termination) is TerminationReason.SUCCESS
         return Prediction(
             episode.task.instruction, real, predicted, own_flag, seen.prompt_tokens + seen.completion_tokens, step
@@ -153,7 +153,7 @@ async def _dreamed(
         state = seen.state
         await stream.write(environment_pb2.PlayRequest(act=environment_pb2.Act(action=action)))
         if (seen := await _observed(stream, deadline_s)) is not None:
-            found.append(transition_of(state, action, seen))
+            found.append(transition_from_observation(state, action, seen))
     return None if seen is None else found
 
 
@@ -166,18 +166,3 @@ async def _observed(stream: Any, deadline_s: float) -> environment_pb2.Observati
         return None
     observation: environment_pb2.Observation = answer.observation
     return observation
-
-
-def transition_of(state: str, action: str, seen: environment_pb2.Observation) -> Transition:
-    """A dreamed step."""
-    return Transition(
-        state=state,
-        action=action,
-        next_state=seen.state,
-        reward=seen.reward,
-        done=seen.done,
-        success=seen.success,
-        reasoning=seen.reasoning,
-        confidence=seen.confidence,
-        valid_action=seen.valid_action,
-    )
