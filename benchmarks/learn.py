@@ -96,6 +96,7 @@ class Arm:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--state", type=Path, default=Path("runs/learn"), help="state folder; keep it to resume")
+    parser.add_argument("--results", default="learn", help="name of the results file, for arms measured apart")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["dream", "real", "s2r", "exploit"])
     parser.add_argument("--iterations", type=int, default=18)
@@ -111,6 +112,7 @@ def main() -> None:
     given = [f"--{name.replace('_', '-')} {_words(value)}" for name, value in arguments.items() if name != "state"]
     command = f'make bench-learn LEARN="{" ".join(given)}"'
     state, seeds, arms = arguments.pop("state"), arguments.pop("seeds"), arguments.pop("arms")
+    results = arguments.pop("results")
     size = Size(**arguments)
     state.mkdir(parents=True, exist_ok=True)
     metrics: list[Metric] = []
@@ -120,7 +122,7 @@ def main() -> None:
             _bring_data(client)
             for seed in seeds:
                 metrics += _run_seed(client, seed, arms, size)
-                print(write_results("learn", command, metrics))
+                print(write_results(results, command, metrics))
 
 
 def _words(value: Any) -> str:
