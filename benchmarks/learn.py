@@ -2,7 +2,7 @@
 
 For each seed: a start (experience model, fidelity, warm start), then from the same start the arms `dream` (RL in the dream
 under a canary), `real` (the same number of updates in the real engine: the control), `s2r` (the dream's policy, then a tenth
-of the control's real transitions), `exploit` (the model's own success flag as reward, which the canary should stop) and the
+of the control's real transitions), `expert` (expert iteration in the dream), `exploit` (the model's own success flag as reward, which the canary should stop) and the
 ablations. Every arm is measured in the real engine on the same held-out tasks. Each is a job of its own with a fixed
 idempotency key, so running the command again goes on where it stopped.
 
@@ -35,7 +35,7 @@ DREAMED: dict[str, dict[str, Any]] = {
     "no_step_credit": {"step_credit": 0.0},
 }
 """Arms in the dream, and in what their training differs from `dream`."""
-ARMS = (*DREAMED, "real", "s2r", "no_reasoning", "no_choices")
+ARMS = (*DREAMED, "real", "s2r", "expert", "no_reasoning", "no_choices")
 POLICIES: dict[str, dict[str, dict[str, Any]]] = {
     "base": {"warm_start": {}, "reinforcement": {}},
     SMOLLM2: {
@@ -77,6 +77,16 @@ class Size:
         stage = demo_pipeline.reinforcement(self.iterations, self.tasks_per_iteration, self.group_size)
         stage |= POLICIES[self.policy]["reinforcement"]
         return stage | {"optimizer": stage["optimizer"] | {"learning_rate": self.learning_rate}}
+
+    def expert_iteration(self) -> Stage:
+        """As many dreamed episodes as `dream`; the successes are imitated beside the demonstrations of the start."""
+        return self.reinforcement() | {
+            "algorithm": "expert_iteration",
+            "demonstrations": self.demonstrations,
+            "epochs": 2,
+            **POLICIES[self.policy]["warm_start"],
+            "optimizer": {"learning_rate": 1e-4, "warmup_steps": 10, "tokens_per_batch": 2048},
+        }
 
 
 @dataclass
@@ -218,6 +228,8 @@ def _arm(name: str, policy: str, experience: str, size: Size, done: Mapping[str,
         return [size.warm_start() | {"action_vocabulary": "seen"}, real]
     if name == "no_reasoning":
         return [demo_pipeline.experience_model(size.experience_epochs) | {"reasoning": False}, watched, measured]
+    if name == "expert":
+        return [size.expert_iteration() | {"policy": policy, "experience_model": experience}, both]
     if name == "real":
         episodes = size.iterations * size.tasks_per_iteration * size.group_size
         budget = episodes * demo_pipeline.MAX_STEPS

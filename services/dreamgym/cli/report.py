@@ -251,6 +251,8 @@ def stage_title(kind: str, spec: Mapping[str, Any], result: Mapping[str, Any] | 
     if kind == "train_policy":
         if text(spec, "algorithm") == "sft":
             return "warm start from demonstrations"
+        if text(spec, "algorithm") == "expert_iteration":
+            return "expert iteration in the dream"
         place = "the real environment" if text(spec, "source") == "real" else "the dream"
         return f"reinforcement learning in {place}"
     return {

@@ -118,7 +118,7 @@ class _Reinforcement(_Spec):
 
 class TrainPolicy(_Reinforcement):
     kind: Literal["train_policy"] = "train_policy"
-    algorithm: Literal["sft", "grpo"] = "grpo"
+    algorithm: Literal["sft", "grpo", "expert_iteration"] = "grpo"
     source: Literal["dream", "real"] = "dream"
     experience_model: str = "latest"
     ignore_fidelity_floor: bool = Field(False, description="Train even in a dream below the environment's floor.")
@@ -132,6 +132,9 @@ class TrainPolicy(_Reinforcement):
         "choices",
         description="Warm start only, kept by the model: `choices` picks among the actions that the texts leave open "
         "(`seen` where none can be listed); `seen` lets actions hold only words of the episode and of the format.",
+    )
+    imitated_per_group: int = Field(
+        3, ge=1, description="Expert iteration: most successes of a group that are imitated."
     )
     # Reinforcement learning
     iterations: int = Field(10, ge=1)

@@ -169,6 +169,26 @@ class Admission(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class StoredEpisodes(message.Message):
+    """Episodes in one file."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    EPISODES_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def episodes(self) -> containers.RepeatedCompositeFieldContainer[StoredEpisode]: ...
+    def __init__(
+        self,
+        *,
+        episodes: abc.Iterable[StoredEpisode] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["episodes", b"episodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class AppendRequest(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 

@@ -89,7 +89,7 @@ async def run(context: StageContext, spec: TrainPolicy | SimToReal) -> dict[str,
             f"The environment {context.environment.name!r} has no tasks of split `train`.",
             remedy="Add tasks: POST /v1/environments/{env}/tasks.",
         )
-    world, experience_version = await _world(context, spec, plan)
+    world, experience_version = await world_of(context, spec, plan)
     checkpoints = StageCheckpoints(
         context.store, context.session.job_id, context.stage, context.settings.checkpoints_kept
     )
@@ -213,7 +213,7 @@ def plan_of(spec: TrainPolicy | SimToReal) -> Plan:
     )
 
 
-async def _world(context: StageContext, spec: TrainPolicy | SimToReal, plan: Plan) -> tuple[World, str]:
+async def world_of(context: StageContext, spec: TrainPolicy | SimToReal, plan: Plan) -> tuple[World, str]:
     if isinstance(spec, SimToReal) or plan.source is Source.REAL:
         return real_world(context, plan.budget, record=True), ""
     model = await context.resolve(spec.experience_model, "experience")
@@ -238,7 +238,7 @@ async def _require_fidelity(context: StageContext, version: str) -> None:
         )
 
 
-async def _play(
+async def play_groups(
     context: StageContext, plan: Plan, world: World, engine: LocalEngine, curriculum: CurriculumRun, number: int
 ) -> tuple[list[Task], list[list[PlayedEpisode]]]:
     """An iteration's groups with their tasks; groups that teach nothing are followed by others, as the plan allows.
@@ -300,9 +300,9 @@ async def _iterate(
     """One iteration; answers its point of the curve and the episodes that were played."""
     number = progress.iteration
     started = time.monotonic()
-    tasks, groups = await _play(context, plan, world, engine, curriculum, number)
+    tasks, groups = await play_groups(context, plan, world, engine, curriculum, number)
     played = [episode for group in groups for episode in group]
-    _refuse_outage(played, world)
+    refuse_outage(played, world)
     await curriculum.report(number, tasks, groups)
     played_at = time.monotonic()
     scored = score_groups(groups, plan.update)
@@ -342,7 +342,7 @@ async def _iterate(
     return point, played
 
 
-def _refuse_outage(played: Sequence[PlayedEpisode], world: World) -> None:
+def refuse_outage(played: Sequence[PlayedEpisode], world: World) -> None:
     """Raise the cause if most episodes failed for reasons that are not the policy's."""
     failed = [e for e in played if not e.counts and e.termination is not TerminationReason.BUDGET]
     if played and len(failed) / len(played) > MAX_FAILED_SHARE:

@@ -18,7 +18,15 @@ from dreamgym.core.jobs import (
 from dreamgym.inference.model_store import ModelStore
 from dreamgym.trainer.session import JobSession
 from dreamgym.trainer.settings import TrainerSettings
-from dreamgym.trainer.stages import evaluate, experience_model, fidelity, reembed, reinforce, warm_start
+from dreamgym.trainer.stages import (
+    evaluate,
+    experience_model,
+    expert_iteration,
+    fidelity,
+    reembed,
+    reinforce,
+    warm_start,
+)
 from dreamgym.trainer.stages.context import StageContext
 from dreamgym.wire.convert import load_json
 from dreamgym.wire.logs import bound
@@ -60,6 +68,8 @@ async def run_stage(context: StageContext, spec: Any) -> dict[str, Any]:
             return await fidelity.run(context, spec)
         case TrainPolicy(algorithm="sft"):
             return await warm_start.run(context, spec)
+        case TrainPolicy(algorithm="expert_iteration"):
+            return await expert_iteration.run(context, spec)
         case TrainPolicy() | SimToReal():
             return await reinforce.run(context, spec)
         case Evaluate():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from dreamgym.core.action_choices import learn_rules
@@ -12,14 +10,11 @@ from dreamgym.core.consistency import refusals_of
 from dreamgym.core.episodes import Source
 from dreamgym.core.errors import InvalidInputError
 from dreamgym.core.jobs import TrainPolicy
-from dreamgym.inference.local_model import load_tokenizer
-from dreamgym.trainer.branch_packing import PackedSequence
 from dreamgym.trainer.checkpoints import StageCheckpoints
-from dreamgym.trainer.model_files import hash_of, vocabulary_size
-from dreamgym.trainer.policy_data import choose_demonstrations, demonstration
-from dreamgym.trainer.relabelling import copies, names_of_things
+from dreamgym.trainer.model_files import hash_of
+from dreamgym.trainer.policy_data import choose_demonstrations
 from dreamgym.trainer.stages.context import StageContext
-from dreamgym.trainer.supervised import train_supervised
+from dreamgym.trainer.stages.imitation import imitate
 
 
 async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
@@ -31,36 +26,11 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
             "No seed episode of split `train` succeeded, so there is nothing to imitate.",
             remedy="Upload successful trajectories, or start from a policy that already acts.",
         )
-    tokenizer = load_tokenizer(parent.path)
-
-    @lru_cache(maxsize=65_536)
-    def encode(text: str) -> Sequence[int]:
-        return tuple(tokenizer.encode(text, add_special_tokens=False))
-
-    count = max(1, min(spec.relabelled_copies, round(spec.epochs)))
-    seed = f"{context.session.seed}:{context.stage}"
     rules = None
     if spec.action_vocabulary == CHOICES:
         rules = learn_rules(context.environment.action_format, seeds, refusals_of(seeds))
     kind = SEEN if spec.action_vocabulary == CHOICES and rules is None else spec.action_vocabulary
-    names = names_of_things(seeds)
-
-    def shown() -> list[PackedSequence]:
-        relabelled = (copy for episode in chosen for copy in copies(episode, count, seed, names))
-        return [demonstration(copy, encode, rules) for copy in relabelled]
-
-    sequences = await context.in_thread(shown)
-    trained = await train_supervised(
-        context,
-        parent,
-        sequences,
-        spec.optimizer,
-        epochs=spec.epochs / count,
-        pad_id=0,
-        time_limit_s=spec.time_limit_s,
-        name="policy_loss",
-        space=context.action_space(kind, rules, encode, vocabulary_size(parent.path)),
-    )
+    trained = await imitate(context, parent, chosen, spec, kind=kind, rules=rules, named_in=seeds)
     manifest = {"config": spec.model_dump(mode="json"), "data": hash_of([e.id for e in chosen])}
     card = {
         "action_vocabulary": kind,
