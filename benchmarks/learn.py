@@ -2,9 +2,9 @@
 
 For each seed: a start (experience model, fidelity, warm start), then from the same start the arms `dream` (RL in the dream
 under a canary), `real` (the same number of updates in the real engine: the control), `s2r` (the dream's policy, then a tenth
-of the control's real transitions), `expert` (expert iteration in the dream), `exploit` (the model's own success flag as reward, which the canary should stop) and the
-ablations. Every arm is measured in the real engine on the same held-out tasks. Each is a job of its own with a fixed
-idempotency key, so running the command again goes on where it stopped.
+of the control's real transitions), `expert` (expert iteration in the dream), `exploit` (the model's own success flag as reward,
+which the canary should stop) and the ablations. Every arm is measured in the real engine on the same held-out tasks. Each is
+a job of its own with a fixed idempotency key, so running the command again goes on where it stopped.
 
 The defaults are those of the pretrained policy. For the small base: --policy base --iterations 25 --tasks-per-iteration 16
 --demonstrations 280 --warm-start-epochs 12 --learning-rate 1e-4.

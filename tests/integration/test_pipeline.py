@@ -371,6 +371,31 @@ def test_a_job_embeds_what_is_stored_anew(client: DreamGym, environment: str, fi
     assert (result["encoder"], result["transitions"]) == (stored["encoder"], stored["transitions"])
 
 
+def test_expert_iteration_imitates_what_succeeds_in_the_dream(
+    client: DreamGym, environment: str, finished: dict[str, Any]
+) -> None:
+    stage = {
+        **_stages(grpo_iterations=2)[4],
+        "algorithm": "expert_iteration",
+        "policy": "latest",
+        "group_size": 4,
+        "demonstrations": 5,
+        "relabelled_copies": 1,
+        "epochs": 1,
+    }
+    job = client.jobs.launch({"kind": "pipeline", "environment": environment, "stages": [stage]})
+    ended = client.jobs.wait(job.id).to_json()
+    if ended["state"] == "failed":  # so small a policy may win nowhere: then the job says so
+        assert "succeeded in no dream" in ended["error"]["message"]
+        return
+    result = ended["stages"][0]["result"]
+    assert [point["iteration"] for point in result["curve"]] == [0, 1]
+    assert result["episodes"] == 2 * 3 * 4
+    assert result["successes_imitated"] == sum(point["imitated"] for point in result["curve"]) > 0
+    assert (result["demonstrations"], result["real_transitions"]) == (5, 0)
+    assert client.models.get(result["model"]["version"]).role == "policy"
+
+
 @pytest.fixture
 def enriched(client: DreamGym, environment: str) -> Iterator[str]:
     """The environment while it takes every dream that came to an end."""

@@ -46,6 +46,9 @@ class Rollouts(_Spec):
     max_action_tokens: int = Field(24, ge=1, le=1024)
     concurrency: int = Field(32, ge=1, le=1024, description="Episodes that are played at the same time.")
     turn_deadline_s: float = Field(120.0, gt=0)
+    start_deadline_s: float = Field(
+        1800.0, ge=0, description="How long an episode waits for a place in an environment that is full."
+    )
     max_consecutive_invalid: int = Field(6, ge=1)
 
 

@@ -20,7 +20,7 @@ import grpc
 from dreamgym.core import policy_prompt
 from dreamgym.core.action_choices import ActionChooser, token_choices
 from dreamgym.core.episodes import Episode, Source, Task, TerminationReason, Transition
-from dreamgym.core.errors import ContextOverflowError, DeadlineError, DreamGymError
+from dreamgym.core.errors import CapacityError, ContextOverflowError, DeadlineError, DreamGymError
 from dreamgym.core.jobs import Rollouts
 from dreamgym.inference.engine import Engine, GenerationRequest
 from dreamgym.trainer.action_space import ActionSpace, Allowed, allowed_along, forced
@@ -31,6 +31,8 @@ from dreamgym.wire.errors import error_from_failure, error_from_rpc
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+FULL_WAIT_S = 1.0
+"""Pause before an environment that was full is asked again."""
 
 
 @dataclass
@@ -159,8 +161,7 @@ async def play_all(
 
     async def play(attempt: Attempt) -> PlayedEpisode:
         async with gate:
-            check()
-            episode = await _Player(attempt, engine, world, rollouts, check).play()
+            episode = await _played(attempt, engine, world, rollouts, check)
         if on_finished is not None:
             on_finished(episode)
         return episode
@@ -173,6 +174,25 @@ async def play_all(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+async def _played(
+    attempt: Attempt, engine: Engine, world: World, rollouts: Rollouts, check: Callable[[], None]
+) -> PlayedEpisode:
+    """One episode. An environment that is full is asked again: what never began says nothing and must not be lost."""
+    give_up = time.monotonic() + rollouts.start_deadline_s
+    while True:
+        check()
+        player = _Player(attempt, engine, world, rollouts, check)
+        episode = await player.play()
+        if not player.found_no_place:
+            break
+        if time.monotonic() > give_up:
+            log.warning("episode left out", extra={"episode": episode.id, "reason": str(episode.failure)})
+            break
+        log.info("episode waits for a place", extra={"episode": episode.id, "reason": str(episode.failure)})
+        await asyncio.sleep(FULL_WAIT_S)
+    return episode
 
 
 class _Player:
@@ -188,6 +208,11 @@ class _Player:
         self.chooser: ActionChooser | None = None
         self.said: dict[str, Sequence[int]] = {}
         """Token ids of the actions that this episode offered so far."""
+
+    @property
+    def found_no_place(self) -> bool:
+        """True if the environment was full and the episode never began."""
+        return isinstance(self.episode.failure, CapacityError) and not self.episode.ids
 
     async def play(self) -> PlayedEpisode:
         started = time.monotonic()
@@ -331,6 +356,8 @@ class _Player:
         if self.episode.failure is None:
             self.episode.failure = error
             self.episode.termination = reason or TerminationReason.INFRASTRUCTURE
+            if self.found_no_place:  # it is asked again, and told of if that does not help
+                return
             # A spent budget is what a budget is for; the rest is worth an operator's look.
             level = logging.INFO if self.episode.termination is TerminationReason.BUDGET else logging.WARNING
             log.log(level, "episode left out", extra={"episode": self.episode.id, "reason": str(error)})

@@ -16,6 +16,7 @@ from dreamgym.core.episodes import Source, Task, TerminationReason
 from dreamgym.core.errors import (
     AdapterError,
     BudgetExhaustedError,
+    CapacityError,
     ContextOverflowError,
     DeadlineError,
     DreamGymError,
@@ -24,6 +25,7 @@ from dreamgym.core.errors import (
 )
 from dreamgym.core.jobs import Rollouts
 from dreamgym.inference.scripted import ScriptedEngine
+from dreamgym.trainer import rollout
 from dreamgym.trainer.action_space import ActionSpace
 from dreamgym.trainer.rollout import Attempt, PlayedEpisode, World, play_all, seed_of
 from dreamgym.v1 import environment_pb2 as pb
@@ -45,6 +47,8 @@ class Corridor(environment_pb2_grpc.EnvironmentServicer):
         self.resets: list[pb.Reset] = []
         self.actions: list[str] = []
         self.open = 0
+        self.full = 0
+        """How many resets find no place."""
         self.closed = asyncio.Event()
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.EnvironmentInfo:  # noqa: N802
@@ -57,6 +61,10 @@ class Corridor(environment_pb2_grpc.EnvironmentServicer):
             async for request in request_iterator:
                 if request.HasField("reset"):
                     self.resets.append(request.reset)
+                    if self.full > 0:
+                        self.full -= 1
+                        yield pb.PlayResponse(failure=failure_message(CapacityError("Every place is taken.")))
+                        return
                     yield observed(self.first_state)
                     continue
                 action = request.act.action
@@ -152,6 +160,20 @@ async def stage() -> AsyncIterator[Stage]:
     yield Stage(corridor, World(channel, "env", Source.DREAM, "job"))
     await channel.close(None)
     await server.stop(None)
+
+
+async def test_an_episode_waits_for_a_place_in_a_full_environment(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "FULL_WAIT_S", 0.01)
+    stage.corridor.full = 3
+    played = await stage.play(always("forward"), episodes=2)
+    assert [episode.success for episode in played] == [True, True]
+    assert len(stage.corridor.resets) == 2 + 3
+    stage.corridor.full = 1
+    (left_out,) = await stage.play(always("forward"), start_deadline_s=0)
+    assert isinstance(left_out.failure, CapacityError)
+    assert not left_out.counts
 
 
 async def test_a_won_episode_carries_its_transitions_and_what_it_cost(stage: Stage) -> None:
