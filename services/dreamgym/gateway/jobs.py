@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import distinct_on, insert
 
 from dreamgym.core.errors import ConflictError, InvalidInputError, NotFoundError
 from dreamgym.core.job_states import JobState, StageState
-from dreamgym.core.jobs import BUILT_IN_EXPERIENCE_MODELS, BUILT_IN_POLICIES, JobSpec, Stage, stages_of
+from dreamgym.core.jobs import BUILT_IN_EXPERIENCE_MODELS, BUILT_IN_POLICIES, JobSpec, Stage, parse_job, stages_of
 from dreamgym.gateway.database import Database
 from dreamgym.gateway.environments import find_environment
 from dreamgym.gateway.ids import new_id
@@ -30,6 +30,14 @@ class JobView:
     environment: Environment
     stages: Sequence[JobStage]
     newest_metrics: Sequence[JobMetric] = ()
+
+
+def _same_spec(stored: dict[str, Any], spec: JobSpec) -> bool:
+    """Whether a stored specification asks for the same; it may be older than some fields, which then have their defaults."""
+    try:
+        return parse_job(stored) == spec
+    except InvalidInputError:  # it has a field that there is no longer
+        return False
 
 
 async def create_job(
@@ -67,7 +75,7 @@ async def create_job(
         if job is None:
             known = select(Job).where(Job.tenant_id == tenant_id, Job.idempotency_key == idempotency_key)
             job = (await session.scalars(known)).one()
-            if job.spec != stored:
+            if not _same_spec(job.spec, spec):
                 raise ConflictError(
                     f"The Idempotency-Key {idempotency_key!r} was used for job {job.id} with another spec.",
                     remedy="Use a new key for a new job.",

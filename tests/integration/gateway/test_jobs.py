@@ -55,6 +55,14 @@ async def test_a_repeated_post_with_the_same_idempotency_key_starts_one_job(plat
     assert {answer.status_code for answer in answers} == {202}
     assert len({answer.json()["id"] for answer in answers}) == 1
     assert sum("Idempotent-Replayed" in answer.headers for answer in answers) == 3
+    async with platform.gateway.state.database.transaction() as session:  # as a release without this field stored it
+        job = await session.get_one(Job, answers[0].json()["id"])
+        job.spec = {
+            **job.spec,
+            "stages": [{k: v for k, v in s.items() if k != "horizon_steps"} for s in job.spec["stages"]],
+        }
+    later = await platform.rest.post("/v1/jobs", json=spec, headers=headers)
+    assert (later.status_code, later.json()["id"]) == (202, answers[0].json()["id"])
     other = await platform.rest.post("/v1/jobs", json={**spec, "seed": 5}, headers=headers)
     assert other.status_code == 409
 
