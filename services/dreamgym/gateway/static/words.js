@@ -31,9 +31,13 @@ const KINDS = {
   evaluate: "Evaluate", sim_to_real: "Sim to real",
 };
 
+const ALGORITHMS = {
+  sft: () => "SFT warm start", expert_iteration: () => "expert iteration in the dream", grpo: (stage) => `GRPO in the ${stage.spec.source}`,
+};
+
 export function stageTitle(stage) {
   const title = KINDS[stage.kind] ?? stage.kind;
-  if (stage.kind === "train_policy") return `${title}: ${stage.spec.algorithm.toUpperCase()}${stage.spec.algorithm === "sft" ? " warm start" : ` in the ${stage.spec.source}`}`;
+  if (stage.kind === "train_policy") return `${title}: ${ALGORITHMS[stage.spec.algorithm]?.(stage) ?? stage.spec.algorithm}`;
   return stage.label ? `${title}: ${stage.label}` : title;
 }
 
