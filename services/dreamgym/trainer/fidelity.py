@@ -44,6 +44,7 @@ class Rollout:
     real: tuple[Transition, ...]
     dreamed: tuple[Transition, ...]
     failed: bool = False
+    instruction: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -122,6 +123,22 @@ def measure_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "invalid_action": _f1([(not real.valid_action, not dreamed.valid_action) for real, dreamed in steps]),
         "exact_steps": sum(r.exact_steps for r in played) / len(played) if played else None,
         "mean_steps": sum(len(r.real) for r in played) / len(played) if played else None,
+        "differences": [_difference(rollout) for rollout in played if not rollout.agrees][:EXAMPLES],
+    }
+
+
+def _difference(rollout: Rollout) -> dict[str, Any]:
+    """Where an episode that ended otherwise in the dream first went another way."""
+    place = rollout.exact_steps
+    real = rollout.real[place] if place < len(rollout.real) else None
+    dreamed = rollout.dreamed[place] if place < len(rollout.dreamed) else None
+    return {
+        "task": rollout.instruction,
+        "solved_in": "reality" if any(t.success for t in rollout.real) else "dream",
+        "step": place,
+        "action": real.action if real else "",
+        "dream": dreamed.next_state if dreamed else "(the dream was over)",
+        "real": real.next_state if real else "(the recording was over)",
     }
 
 

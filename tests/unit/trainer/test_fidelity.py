@@ -135,5 +135,7 @@ def test_a_rollout_that_broke_off_is_counted_apart() -> None:
     assert (found["n"], found["failed"], found["consistency"]["value"]) == (2, 1, 0.5)
     assert (found["success"]["precision"], found["invalid_action"]["recall"]) == (0.0, 0.5)
     assert (found["exact_steps"], found["mean_steps"]) == (1.5, 2.0)
+    (difference,) = found["differences"]
+    assert (difference["solved_in"], difference["step"], difference["real"]) == ("dream", 1, "b")
     nothing = measure_rollouts([])
     assert (nothing["n"], nothing["exact_steps"], nothing["success"]["f1"]) == (0, None, None)

@@ -135,7 +135,7 @@ async def replay(
                 raise error_from_rpc(error, service="experience") from error
             finally:
                 stream.cancel()
-        return Rollout(episode.transitions, tuple(dreamed or ()), failed=dreamed is None)
+        return Rollout(episode.transitions, tuple(dreamed or ()), failed=dreamed is None, instruction=task.instruction)
 
     return list(await asyncio.gather(*map(play, annotated)))
 
