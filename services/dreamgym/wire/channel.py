@@ -23,6 +23,9 @@ OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.lb_policy_name", "round_robin"),
+    # A new channel makes connections of its own: one that shares them with the rest of the process would begin with the
+    # failure, and the wait, of a channel whose service at the same address has gone.
+    ("grpc.use_local_subchannel_pool", 1),
 ]
 
 

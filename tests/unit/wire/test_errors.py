@@ -95,6 +95,23 @@ def test_every_error_has_a_code_of_its_own_and_a_status() -> None:
     assert set(STATUS_OF) <= set(codes)
 
 
+async def test_a_new_channel_does_not_inherit_the_failure_of_an_old_one() -> None:
+    servicer = Faulty()
+    add: Any = environment_pb2_grpc.add_EnvironmentServicer_to_server
+    server, port = await start_server("127.0.0.1:0", SETTINGS, [lambda s: add(servicer, s)], [])
+    address = f"127.0.0.1:{port}"
+    old = open_channel(address, SETTINGS)
+    stub: Any = environment_pb2_grpc.EnvironmentStub(old)
+    servicer.error = InvalidInputError("First.")
+    assert isinstance(await refusal(stub.Describe(pb.DescribeRequest(), timeout=10)), InvalidInputError)
+    await server.stop(None)
+    assert isinstance(await refusal(stub.Describe(pb.DescribeRequest(), timeout=10)), UnavailableError)
+    server, _ = await start_server(address, SETTINGS, [lambda s: add(servicer, s)], [])
+    assert isinstance(await refusal(describe(address)), InvalidInputError)
+    await old.close(None)
+    await server.stop(None)
+
+
 @pytest.mark.parametrize("way", [describe, play])
 @pytest.mark.parametrize("cls", BY_CODE.values(), ids=list(BY_CODE))
 async def test_an_error_crosses_the_wire_as_itself(
