@@ -201,6 +201,8 @@ def _run(client: DreamGym, seed: int, name: str, stages: list[Stage]) -> Arm:
     print(f"seed {seed}, {name}: job {job.id} is {job.state}", flush=True)
     if job.state is JobState.FAILED:
         client.jobs.retry(job.id)
+    elif job.state is JobState.PAUSED:
+        client.jobs.resume(job.id)
     ended = client.jobs.wait(job.id)
     if ended.state is not JobState.SUCCEEDED:
         raise SystemExit(f"{job.id} ended as {ended.state}: {ended.error}. Run the command again to retry it.")
