@@ -191,7 +191,7 @@ async def _bulk(store: ReplayStore, rows: Rows, wanted: int, encoder: TimedEncod
         nonlocal loaded, seconds
         before, started = encoder.seconds, time.perf_counter()
         offers = [Offer(read_episode(pb.StoredEpisode.FromString(one), store.settings)) for one in waiting]
-        stored, _ = await store.append(offers)
+        stored = await store.append(offers)
         seconds += time.perf_counter() - started - (encoder.seconds - before)
         loaded += stored.transitions
         waiting.clear()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from sqlalchemy.dialects.postgresql import insert
@@ -17,18 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from dreamgym.core.episodes import Source, TerminationReason
 from dreamgym.replay.embedding import HalfVectors
-from dreamgym.replay.records import EpisodeRecord
+from dreamgym.replay.records import EpisodeRecord, Refusal, RejectionCode
 from dreamgym.replay.tables import RejectionRow
-
-
-class RejectionCode(StrEnum):
-    """Why an appended episode was not stored; rejections are counted by it."""
-
-    INVALID = "invalid"
-    REAL_ONLY = "real_only"
-    UNFINISHED = "unfinished"
-    LOW_CONFIDENCE = "low_confidence"
-    DREAM_FULL = "dream_full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +35,6 @@ class Offer:
 
     episode: EpisodeRecord
     admission: Admission = Admission()
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An episode that was not stored."""
-
-    episode_id: str
-    code: RejectionCode
-    reason: str
-    transitions: int
 
 
 def refused(offer: Offer) -> Refusal | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from psycopg import sql
-from sqlalchemy import delete, text
+from sqlalchemy import Row, delete, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -35,6 +36,14 @@ async def ensure_environment(connection: AsyncConnection, environment_id: str, e
     driver = (await connection.get_raw_connection()).driver_connection
     assert driver is not None
     await driver.execute(create)
+
+
+async def held_environment(connection: AsyncConnection, environment_id: str) -> Row[Any] | None:
+    """The environment's row, all columns, held until the transaction ends; None if nothing was ever stored."""
+    found = await connection.execute(
+        select(EnvironmentRow.__table__).where(EnvironmentRow.environment_id == environment_id).with_for_update()
+    )
+    return found.one_or_none()
 
 
 async def drop_environment(connection: AsyncConnection, environment_id: str) -> None:

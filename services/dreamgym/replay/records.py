@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from dreamgym.core.episodes import Source
@@ -87,6 +88,26 @@ class Found:
     instruction: str
 
 
+class RejectionCode(StrEnum):
+    """Why an appended episode was not stored; rejections are counted by it."""
+
+    INVALID = "invalid"
+    REAL_ONLY = "real_only"
+    UNFINISHED = "unfinished"
+    LOW_CONFIDENCE = "low_confidence"
+    DREAM_FULL = "dream_full"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An episode that was not stored."""
+
+    episode_id: str
+    code: RejectionCode
+    reason: str
+    transitions: int
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """What an append did."""
@@ -96,6 +117,7 @@ class Stored:
     already_stored: int = 0
     dream_transitions: int = 0
     """Of the transitions, those of dreams."""
+    refusals: tuple[Refusal, ...] = ()
 
     def __add__(self, other: Stored) -> Stored:
         return Stored(
@@ -103,6 +125,7 @@ class Stored:
             self.transitions + other.transitions,
             self.already_stored + other.already_stored,
             self.dream_transitions + other.dream_transitions,
+            self.refusals + other.refusals,
         )
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from sqlalchemy import select, text, update
+from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from dreamgym.core.errors import NotFoundError
 from dreamgym.replay.database import typed_errors
 from dreamgym.replay.embedding import Embedder, vector_literal
 from dreamgym.replay.indexing import drop_indexes
-from dreamgym.replay.partitions import partition_name
+from dreamgym.replay.partitions import held_environment, partition_name
 from dreamgym.replay.tables import SCHEMA, EnvironmentRow
 
 BATCH = 500
@@ -39,7 +39,9 @@ async def reembed(
     encoder = embedder.encoder.name
     partition = f"{SCHEMA}.{partition_name(environment_id)}"
     async with typed_errors(deadline_s), engine.begin() as connection:
-        row = await _held(connection, environment_id)
+        row = await held_environment(connection, environment_id)
+        if row is None:
+            raise _nothing(environment_id)
         total = row.transitions
         finished = row.encoder == encoder and not row.next_encoder
         position = row.reembedded_to if row.next_encoder == encoder else 0
@@ -61,7 +63,8 @@ async def reembed(
             rows = found.all()
         vectors = await embedder.embed([(row.state, row.action) for row in rows])
         async with typed_errors(deadline_s), engine.begin() as connection:
-            await _held(connection, environment_id)
+            if await held_environment(connection, environment_id) is None:  # deleted meanwhile
+                raise _nothing(environment_id)
             if not rows:
                 await _set(connection, environment_id, encoder=encoder, next_encoder="", reembedded_to=0)
                 finished = True
@@ -84,17 +87,10 @@ async def reembed(
         yield ReembedProgress(done, total, encoder)
 
 
-async def _held(connection: AsyncConnection, environment_id: str) -> EnvironmentRow:
-    """The environment's row, held until the transaction ends."""
-    found = await connection.execute(
-        select(EnvironmentRow.__table__).where(EnvironmentRow.environment_id == environment_id).with_for_update()
+def _nothing(environment_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"Nothing is stored for environment {environment_id!r}.", remedy="There is nothing to embed anew."
     )
-    row = found.one_or_none()
-    if row is None:
-        raise NotFoundError(
-            f"Nothing is stored for environment {environment_id!r}.", remedy="There is nothing to embed anew."
-        )
-    return row  # type: ignore[return-value]  # a row with the attributes of one
 
 
 async def _set(connection: AsyncConnection, environment_id: str, **values: object) -> None:

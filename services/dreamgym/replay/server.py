@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import uvloop
 
 from dreamgym.core.errors import InvalidInputError
-from dreamgym.replay.admission import Offer, Refusal, RejectionCode
+from dreamgym.replay.admission import Offer
 from dreamgym.replay.embedding import Embedder
 from dreamgym.replay.encoder import make_encoder
 from dreamgym.replay.listing import Selection
@@ -30,7 +30,7 @@ from dreamgym.replay.reading import (
     read_top_k,
     read_transition_ids,
 )
-from dreamgym.replay.records import Stored
+from dreamgym.replay.records import Refusal, RejectionCode, Stored
 from dreamgym.replay.settings import ReplaySettings
 from dreamgym.replay.store import ReplayStore
 from dreamgym.replay.writing import episode_message, found_messages, search_response, statistics_response
@@ -57,7 +57,6 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
         batch: list[Offer] = []
         transitions = characters = 0
         stored, environment_ids = Stored(), set()
-        refusals: list[Refusal] = []
         invalid: dict[str, list[Refusal]] = {}
         async for request in request_iterator:
             try:
@@ -74,14 +73,14 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
             characters += request.ByteSize()
             full = transitions >= self.settings.replay_batch_transitions
             if full or characters >= self.settings.replay_batch_characters:
-                stored = await self._store(batch, stored, refusals)
+                stored += await self.store.append(batch)
                 batch, transitions, characters = [], 0, 0
         if batch:
-            stored = await self._store(batch, stored, refusals)
+            stored += await self.store.append(batch)
         if stored.episodes:
             await self.store.finish_append(environment_ids)
         for environment_id, left_out in invalid.items():
-            refusals += left_out
+            stored += Stored(refusals=tuple(left_out))
             if is_name(environment_id):
                 await self.store.count_refusals(environment_id, left_out)
         return pb.AppendResponse(
@@ -90,15 +89,9 @@ class ReplayServicer(replay_pb2_grpc.ReplayServicer):
             episodes_already_stored=stored.already_stored,
             rejected=[
                 pb.Rejection(episode_id=refusal.episode_id, reason=refusal.reason, code=refusal.code.value)
-                for refusal in refusals
+                for refusal in stored.refusals
             ],
         )
-
-    async def _store(self, batch: Sequence[Offer], stored: Stored, refusals: list[Refusal]) -> Stored:
-        """What is stored with this batch; adds to the refusals."""
-        added, refused = await self.store.append(batch)
-        refusals += refused
-        return stored + added
 
     async def Search(self, request: pb.SearchRequest, context: Any) -> pb.SearchResponse:  # noqa: N802
         results = await self.store.search(

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Row, delete, exc, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from dreamgym.core.episodes import Source
 from dreamgym.core.errors import CapacityError
-from dreamgym.replay.admission import Offer, Refusal, count_refusals, refused, within_limits
+from dreamgym.replay.admission import Offer, count_refusals, refused, within_limits
 from dreamgym.replay.appending import insert_episodes
 from dreamgym.replay.database import open_engine, typed_errors
 from dreamgym.replay.embedding import Embedder
 from dreamgym.replay.encoder import require_same_encoder
 from dreamgym.replay.indexing import Indexer
 from dreamgym.replay.listing import Selection, list_episodes, newest_id
-from dreamgym.replay.partitions import drop_environment, ensure_environment, partition_name
+from dreamgym.replay.partitions import drop_environment, ensure_environment, held_environment, partition_name
 from dreamgym.replay.records import (
     EpisodeRecord,
     Filters,
     Found,
     Hit,
     Query,
+    Refusal,
     RejectionCount,
     SourceCount,
     Statistics,
@@ -59,22 +61,18 @@ class ReplayStore:
         await self.engine.dispose()
         self.embedder.close()
 
-    async def append(self, offers: Sequence[Offer]) -> tuple[Stored, list[Refusal]]:
+    async def append(self, offers: Sequence[Offer]) -> Stored:
         """Store whole episodes, those of one environment in one transaction; one that is there already stays as it is.
 
-        Answers what was stored and what the admission policies refused (and counted). Call `finish_append` after the last
-        of a series.
+        What the admission policies refuse is counted. Call `finish_append` after the last of a series.
         """
         by_environment: dict[str, dict[str, Offer]] = {}
         for offer in offers:
             by_environment.setdefault(offer.episode.environment_id, {}).setdefault(offer.episode.episode_id, offer)
-        stored, refusals = Stored(), []
+        stored = Stored()
         for environment_id, named in by_environment.items():
-            added, left_out = await self._append_to(environment_id, named)
-            stored += added
-            refusals += left_out
-        known = len(offers) - stored.episodes - len(refusals)
-        return Stored(stored.episodes, stored.transitions, known), refusals
+            stored += await self._append_to(environment_id, named)
+        return replace(stored, already_stored=len(offers) - stored.episodes - len(stored.refusals))
 
     async def count_refusals(self, environment_id: str, refusals: Sequence[Refusal]) -> None:
         """Count episodes that were refused before they reached the store."""
@@ -105,21 +103,21 @@ class ReplayStore:
                 return await find_nearest(connection, environment_id, encoder, queries, vectors, top_k, filters)
             except exc.ProgrammingError:
                 # Before its first append, or after its deletion, an environment has no partition.
-                if await self._stored_encoder(connection, environment_id) is None:
+                if await _encoders(connection, environment_id) is None:
                     return [[] for _ in queries]
                 raise
 
     async def sample(self, environment_id: str, count: int, filters: Filters, seed: int) -> list[Found]:
         """At most `count` transitions drawn at random; the same for the same seed, filters and cursor."""
         async with typed_errors(self._deadline_s), self.reading.connect() as connection:
-            if await self._stored_encoder(connection, environment_id) is None:
+            if await _encoders(connection, environment_id) is None:
                 return []
             return await draw(connection, environment_id, count, filters, seed)
 
     async def get(self, environment_id: str, ids: Sequence[int]) -> list[Found]:
         """The transitions of these ids, in their order; those that are not stored are left out."""
         async with typed_errors(self._deadline_s), self.reading.connect() as connection:
-            if await self._stored_encoder(connection, environment_id) is None:
+            if await _encoders(connection, environment_id) is None:
                 return []
             return await by_ids(connection, environment_id, ids)
 
@@ -165,7 +163,7 @@ class ReplayStore:
     async def delete_episodes(self, environment_id: str, episode_ids: Sequence[str]) -> tuple[int, int]:
         """Remove episodes; answers (transitions, episodes) removed. Unknown ids are ignored: they are gone already."""
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
-            if await _lock(connection, environment_id) is None:
+            if await held_environment(connection, environment_id) is None:
                 return 0, 0
             rows = await connection.scalars(
                 text(
@@ -185,7 +183,7 @@ class ReplayStore:
     async def delete_environment(self, environment_id: str) -> tuple[int, int]:
         """Remove everything of an environment, its encoder included; answers (transitions, episodes) removed."""
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
-            held = await _lock(connection, environment_id)
+            held = await held_environment(connection, environment_id)
             await connection.execute(delete(RejectionRow).where(RejectionRow.environment_id == environment_id))
             if held is None:
                 return 0, 0
@@ -194,11 +192,12 @@ class ReplayStore:
         self.indexer.forget(environment_id)
         return held.transitions, episodes.rowcount
 
-    async def _append_to(self, environment_id: str, named: dict[str, Offer]) -> tuple[Stored, list[Refusal]]:
+    async def _append_to(self, environment_id: str, named: dict[str, Offer]) -> Stored:
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
             ours = self.embedder.encoder.name
             await ensure_environment(connection, environment_id, ours)
-            await _require_encoder(connection, environment_id, ours)
+            if (found := await _encoders(connection, environment_id)) is not None:
+                require_same_encoder(environment_id, stored=found.encoder, next_=found.next_encoder, ours=ours)
             known = await connection.scalars(
                 select(EpisodeRow.episode_id).where(
                     EpisodeRow.environment_id == environment_id, EpisodeRow.episode_id.in_(list(named))
@@ -211,44 +210,29 @@ class ReplayStore:
         out = {refusal.episode_id for refusal in refusals}
         new = [offer for offer in new if offer.episode.episode_id not in out]
         if not new:
-            return Stored(), refusals
+            return Stored(refusals=tuple(refusals))
         vectors = await self.embedder.embed([(t.state, t.action) for one in new for t in one.episode.transitions])
         async with typed_errors(self._deadline_s), self.engine.begin() as connection:
             # Held until the commit: ids then become visible in their order, which makes a cursor a snapshot.
-            held = await _lock(connection, environment_id)
+            held = await held_environment(connection, environment_id)
             if held is None:
                 raise CapacityError(f"Environment {environment_id!r} was deleted during the append.", remedy="Retry.")
-            await _require_encoder(connection, environment_id, ours)
+            require_same_encoder(environment_id, stored=held.encoder, next_=held.next_encoder, ours=ours)
             records, vectors, full = within_limits(new, vectors, held.dream_transitions)
             await count_refusals(connection, environment_id, full)
             stored = await insert_episodes(connection, environment_id, records, vectors)
             await _count(connection, environment_id, stored.transitions, stored.dream_transitions)
-        return stored, refusals + full
-
-    async def _stored_encoder(self, connection: AsyncConnection, environment_id: str) -> str | None:
-        return await connection.scalar(
-            select(EnvironmentRow.encoder).where(EnvironmentRow.environment_id == environment_id)
-        )
+        return replace(stored, refusals=(*refusals, *full))
 
 
-async def _require_encoder(connection: AsyncConnection, environment_id: str, ours: str) -> None:
+async def _encoders(connection: AsyncConnection, environment_id: str) -> Row[str, str] | None:
+    """By what an environment was embedded, and by what it is being embedded anew; None if nothing was ever stored."""
     found = await connection.execute(
         select(EnvironmentRow.encoder, EnvironmentRow.next_encoder).where(
             EnvironmentRow.environment_id == environment_id
         )
     )
-    if (row := found.one_or_none()) is not None:
-        require_same_encoder(environment_id, stored=row.encoder, next_=row.next_encoder, ours=ours)
-
-
-async def _lock(connection: AsyncConnection, environment_id: str) -> Row[int, int] | None:
-    """Hold the environment's row until the transaction ends; answers what it holds, None without a row."""
-    held = await connection.execute(
-        select(EnvironmentRow.transitions, EnvironmentRow.dream_transitions)
-        .where(EnvironmentRow.environment_id == environment_id)
-        .with_for_update()
-    )
-    return held.one_or_none()
+    return found.one_or_none()
 
 
 async def _count(connection: AsyncConnection, environment_id: str, transitions: int, dreamed: int) -> None:
