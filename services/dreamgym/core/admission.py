@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,8 +25,3 @@ class AdmissionPolicy(BaseModel):
     def retrieved_share(self) -> float:
         """The share of dreams that retrieval may show."""
         return self.dream_share_cap if self.policy == "enrich" else 0.0
-
-
-def admission_of(settings: Mapping[str, Any]) -> AdmissionPolicy:
-    """The policy in an environment's settings. Raises pydantic's ValidationError if it is not one."""
-    return AdmissionPolicy.model_validate(settings.get("admission") or {})

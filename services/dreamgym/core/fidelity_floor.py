@@ -21,6 +21,11 @@ class FidelityFloor(BaseModel):
     invalid_recall: Share = Field(None, description="Share of real refusals that the dream refuses too.")
     rollout_consistency: Share = Field(None, description="Share of replayed episodes with the same outcome.")
 
+    @property
+    def asks(self) -> bool:
+        """Whether there is anything to measure up to."""
+        return self != FidelityFloor()
+
     def shortfalls(self, measured: Mapping[str, Any] | None) -> list[str]:
         """What is too low or was not measured, in words; empty if the floor is met."""
         found = []
@@ -31,11 +36,6 @@ class FidelityFloor(BaseModel):
             elif value < least:
                 found.append(f"{name} is {value:.3g} (floor {least:g})")
         return found
-
-
-def floor_of(settings: Mapping[str, Any]) -> FidelityFloor:
-    """The floor in an environment's settings. Raises pydantic's ValidationError if it is not one."""
-    return FidelityFloor.model_validate(settings.get("fidelity_floor") or {})
 
 
 def summary_of(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
-from dreamgym.core.admission import AdmissionPolicy
-from dreamgym.core.fidelity_floor import FidelityFloor
+from dreamgym.core.environment_settings import EnvironmentSettings
 from dreamgym.gateway import tables
 from dreamgym.gateway.jobs import JobView
 
@@ -56,11 +55,6 @@ class NewKey(Key):
 
 class KeyPage(BaseModel):
     items: list[Key]
-
-
-class EnvironmentSettings(_Input):
-    admission: AdmissionPolicy = Field(AdmissionPolicy(), description="What the replay store takes of dreams.")
-    fidelity_floor: FidelityFloor = Field(FidelityFloor(), description="Below it no policy is trained in the dream.")
 
 
 class EnvironmentInput(_Input):
@@ -159,77 +153,6 @@ class TrajectoryUploadResult(BaseModel):
     tasks_created: int
     issue_count: int = Field(description="All faults; `issues` lists the first 1000.")
     issues: list[LineIssue]
-
-
-class SourceCount(BaseModel):
-    source: str
-    split: str
-    episodes: int
-    transitions: int
-    successes: int
-
-
-class RejectionCount(BaseModel):
-    reason: str = Field(description="invalid, real_only, unfinished, low_confidence or dream_full.")
-    episodes: int = Field(description="One that is sent again is counted again.")
-    transitions: int
-
-
-class EnvironmentStatistics(BaseModel):
-    episodes: int
-    transitions: int
-    counts: list[SourceCount]
-    rejections: list[RejectionCount]
-    cursor: int
-    encoder: str
-
-
-class Trajectory(BaseModel):
-    """A stored episode without its steps."""
-
-    episode_id: str
-    task_id: str
-    instruction: str
-    source: Literal["seed", "dream", "real"]
-    split: str
-    success: bool
-    termination: str
-    steps: int
-    job_id: str
-    model_version: str
-    policy_version: str
-
-
-class TrajectoryPage(BaseModel):
-    items: list[Trajectory]
-    next_cursor: str | None = None
-
-
-class StoredTransition(BaseModel):
-    """One stored step, with where it comes from."""
-
-    id: int
-    source: Literal["seed", "dream", "real"]
-    episode_id: str
-    instruction: str
-    step: int
-    state: str
-    action: str
-    reasoning: str
-    next_state: str
-    reward: float
-    success: bool
-    valid_action: bool
-    confidence: float
-
-
-class StoredTransitions(BaseModel):
-    items: list[StoredTransition]
-
-
-class DeletedTrajectories(BaseModel):
-    episodes: int
-    transitions: int
 
 
 class JobEnvironment(_Row):

@@ -15,29 +15,29 @@ from dreamgym.gateway.access import Reader, State, Writer
 from dreamgym.gateway.calls import answered
 from dreamgym.gateway.pages import Cursor, Limit, decode_cursor, encode_cursor
 from dreamgym.gateway.schemas import (
-    DeletedTrajectories,
     Environment,
     EnvironmentChange,
     EnvironmentInput,
     EnvironmentPage,
-    EnvironmentStatistics,
     LineIssue,
-    RejectionCount,
-    SourceCount,
-    StoredTransition,
-    StoredTransitions,
     Task,
     TaskPage,
     TaskUploadResult,
+    TrajectoryUploadResult,
+)
+from dreamgym.gateway.stored_schemas import (
+    DeletedTrajectories,
+    EnvironmentStatistics,
+    StoredTransition,
+    StoredTransitions,
     Trajectory,
     TrajectoryPage,
-    TrajectoryUploadResult,
 )
 from dreamgym.gateway.tasks import TaskInput
 from dreamgym.gateway.trajectories import TrajectoryInput
 from dreamgym.gateway.upload_lines import IssueReport
 from dreamgym.v1 import replay_pb2 as replay_pb
-from dreamgym.wire.convert import source_from_proto, source_to_proto
+from dreamgym.wire.convert import source_to_proto
 from dreamgym.wire.errors import error_from_rpc
 
 router = APIRouter(prefix="/v1/environments", tags=["environments"])
@@ -64,41 +64,6 @@ def _lines_of(model: type[Any], *, also_list: bool = False) -> dict[str, Any]:
 
 def _issues(report: IssueReport) -> list[LineIssue]:
     return [LineIssue.model_validate(issue) for issue in sorted(report.issues, key=lambda issue: issue.line)]
-
-
-def _trajectory(stored: replay_pb.StoredEpisode) -> Trajectory:
-    return Trajectory(
-        episode_id=stored.episode_id,
-        task_id=stored.task_id,
-        instruction=stored.instruction,
-        source=source_from_proto(stored.source).value,
-        split=stored.split,
-        success=stored.success,
-        termination=stored.termination,
-        steps=len(stored.transitions),
-        job_id=stored.job_id,
-        model_version=stored.model_version,
-        policy_version=stored.policy_version,
-    )
-
-
-def _transition(found: replay_pb.FoundTransition) -> StoredTransition:
-    stored = found.transition
-    return StoredTransition(
-        id=stored.id,
-        source=source_from_proto(found.source).value,
-        episode_id=found.episode_id,
-        instruction=found.instruction,
-        step=stored.step,
-        state=stored.state,
-        action=stored.action,
-        reasoning=stored.reasoning,
-        next_state=stored.next_state,
-        reward=stored.reward,
-        success=stored.success,
-        valid_action=stored.valid_action,
-        confidence=stored.confidence,
-    )
 
 
 @router.post("", status_code=201, responses={200: {"model": Environment, "description": "It is there already."}})
@@ -216,7 +181,7 @@ async def list_trajectories(
     except grpc.RpcError as error:
         raise error_from_rpc(error, service="replay") from error
     more = encode_cursor("trajectories", found[-1].episode_id) if len(found) == limit else None
-    return TrajectoryPage(items=[_trajectory(one) for one in found], next_cursor=more)
+    return TrajectoryPage(items=[Trajectory.of(one) for one in found], next_cursor=more)
 
 
 @router.delete("/{environment}/trajectories")
@@ -253,7 +218,7 @@ async def get_transitions(
     row = await environments.get_environment(state.database, reader.tenant_id, environment)
     request = replay_pb.GetRequest(environment_id=row.id, transition_ids=ids)
     found = await answered(state.replay.Get(request, timeout=state.settings.call_deadline_s), service="replay")
-    return StoredTransitions(items=[_transition(one) for one in found.transitions])
+    return StoredTransitions(items=[StoredTransition.of(one) for one in found.transitions])
 
 
 @router.get("/{environment}/statistics")
@@ -262,23 +227,4 @@ async def environment_statistics(environment: str, reader: Reader, state: State)
     row = await environments.get_environment(state.database, reader.tenant_id, environment)
     request = replay_pb.StatisticsRequest(environment_id=row.id)
     found = await answered(state.replay.Statistics(request, timeout=state.settings.call_deadline_s), service="replay")
-    return EnvironmentStatistics(
-        episodes=sum(count.episodes for count in found.counts),
-        transitions=sum(count.transitions for count in found.counts),
-        counts=[
-            SourceCount(
-                source=source_from_proto(count.source).value,
-                split=count.split,
-                episodes=count.episodes,
-                transitions=count.transitions,
-                successes=count.successes,
-            )
-            for count in found.counts
-        ],
-        cursor=found.cursor,
-        encoder=found.encoder,
-        rejections=[
-            RejectionCount(reason=count.code, episodes=count.episodes, transitions=count.transitions)
-            for count in found.rejections
-        ],
-    )
+    return EnvironmentStatistics.of(found)

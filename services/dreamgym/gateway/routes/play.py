@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Response
 
-from dreamgym.core.admission import admission_of
+from dreamgym.core.environment_settings import settings_of
 from dreamgym.core.episodes import Task as CoreTask
 from dreamgym.core.errors import ConflictError, InvalidInputError, NotFoundError
 from dreamgym.gateway import tasks
@@ -46,7 +46,7 @@ async def open_session(
         reset.transition_budget = body.transition_budget
         reset.record = False
     else:
-        reset.dream_share_cap = admission_of(row.settings).retrieved_share
+        reset.dream_share_cap = settings_of(row.settings).admission.retrieved_share
         reset.experience_model = await _experience_model(state, row, body.experience_model)
     session, observation = await state.play.open(writer.tenant_id, body.where, reset)
     response.headers["Location"] = f"/v1/play/{session.id}"
