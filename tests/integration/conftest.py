@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 # Before gRPC is imported: its fork handlers write into the output of the database programs that tests start.
@@ -22,20 +19,10 @@ from dreamgym.embedded.postgres import EmbeddedPostgres
 from dreamgym.wire.channel import open_channel
 from dreamgym.wire.server import start_server
 from dreamgym.wire.settings import ServiceSettings
+from support.embedded import running_platform, state_folder
 
 Register = Callable[[grpc.aio.Server], None]
 GrpcServer = Callable[..., Awaitable[grpc.aio.Channel]]
-
-
-@contextmanager
-def state_folder() -> Iterator[Path]:
-    """A state folder that other users can pass through: PostgreSQL runs as one when we are root (pytest's own are closed)."""
-    state = Path(tempfile.mkdtemp(prefix="dreamgym-tests-"))
-    state.chmod(0o711)
-    try:
-        yield state
-    finally:
-        shutil.rmtree(state, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -53,13 +40,8 @@ def embedded_postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture(scope="module")
 def platform() -> Iterator[EmbeddedPlatform]:
     """The whole platform as `dreamgym up` starts it, for the tests of one module."""
-    with state_folder() as state:
-        embedded = EmbeddedPlatform(state, quick=True)
-        try:
-            with embedded:
-                yield embedded
-        finally:
-            embedded.wipe()
+    with running_platform() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -205,6 +205,13 @@ async def test_dreams_are_retrieved_only_as_far_as_the_reset_allows(service: Ser
     assert "dream_share_cap is 1.5" in answers[0].failure.message
 
 
+async def test_a_measured_episode_retrieves_nothing_of_its_own_task(service: Service) -> None:
+    for exclude in (False, True):
+        [_ async for _ in service.play(reset(exclude_own_task=exclude), "look")]
+    excluded = [request.queries[0].exclude_task_id for request in service.replay.requests]
+    assert excluded == ["", TASK.id]
+
+
 async def test_malformed_output_is_a_failure_and_the_episode_goes_on(service: Service) -> None:
     answers = [answer async for answer in service.play(reset(), "babble", "look")]
     assert answers[1].failure.code == "model_output"

@@ -1,20 +1,47 @@
 """What the tests of the embedded servers and of the platform share."""
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import sqlalchemy
 
+from dreamgym.embedded.platform import EmbeddedPlatform
 from dreamgym.embedded.postgres import EmbeddedPostgres
 from dreamgym.embedded.services import TRAINER_NODE, service_of
 from dreamgym.embedded.valkey import EmbeddedValkey
 
 STUBS = Path(__file__).parents[1] / "unit" / "embedded"
+
+
+@contextmanager
+def state_folder() -> Iterator[Path]:
+    """A state folder that other users can pass through: PostgreSQL runs as one when we are root (pytest's own are closed)."""
+    state = Path(tempfile.mkdtemp(prefix="dreamgym-tests-"))
+    state.chmod(0o711)
+    try:
+        yield state
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@contextmanager
+def running_platform() -> Iterator[EmbeddedPlatform]:
+    """The whole platform as `dreamgym up` starts it, in a state folder of its own."""
+    with state_folder() as state:
+        embedded = EmbeddedPlatform(state, quick=True)
+        try:
+            with embedded:
+                yield embedded
+        finally:
+            embedded.wipe()
 
 
 def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
