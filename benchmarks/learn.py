@@ -2,9 +2,10 @@
 
 For each seed: a start (experience model, fidelity, warm start), then from the same start the arms `dream` (RL in the dream
 under a canary), `real` (the same number of updates in the real engine: the control), `s2r` (the dream's policy, then a tenth
-of the control's real transitions), `expert` (expert iteration in the dream), `exploit` (the model's own success flag as reward,
-which the canary should stop) and the ablations. Every arm is measured in the real engine on the same held-out tasks. Each is
-a job of its own with a fixed idempotency key, so running the command again goes on where it stopped.
+of the control's real transitions), `expert` (expert iteration in the dream), `more_sft` (its control: as many epochs on the
+demonstrations alone), `exploit` (the model's own success flag as reward, which the canary should stop) and the ablations.
+Every arm is measured in the real engine on the same held-out tasks. Each is a job of its own with a fixed idempotency key, so
+running the command again goes on where it stopped.
 
 The defaults are those of the pretrained policy. For the small base: --policy base --iterations 25 --tasks-per-iteration 16
 --demonstrations 280 --warm-start-epochs 12 --learning-rate 1e-4.
@@ -35,7 +36,7 @@ DREAMED: dict[str, dict[str, Any]] = {
     "no_step_credit": {"step_credit": 0.0},
 }
 """Arms in the dream, and in what their training differs from `dream`."""
-ARMS = (*DREAMED, "real", "s2r", "expert", "no_reasoning", "no_choices")
+ARMS = (*DREAMED, "real", "s2r", "expert", "more_sft", "no_reasoning", "no_choices")
 POLICIES: dict[str, dict[str, dict[str, Any]]] = {
     "base": {"warm_start": {}, "reinforcement": {}},
     SMOLLM2: {
@@ -78,13 +79,12 @@ class Size:
         stage |= POLICIES[self.policy]["reinforcement"]
         return stage | {"optimizer": stage["optimizer"] | {"learning_rate": self.learning_rate}}
 
-    def expert_iteration(self) -> Stage:
-        """As many dreamed episodes as `dream`; the successes are imitated beside the demonstrations of the start."""
-        return self.reinforcement() | {
-            "algorithm": "expert_iteration",
+    def imitation(self) -> Stage:
+        """How `expert` and its control `more_sft` train: two epochs from where the start stands."""
+        return {
             "demonstrations": self.demonstrations,
             "epochs": 2,
-            **POLICIES[self.policy]["warm_start"],
+            "relabelled_copies": 1,
             "optimizer": {"learning_rate": 1e-4, "warmup_steps": 10, "tokens_per_batch": 2048},
         }
 
@@ -231,7 +231,10 @@ def _arm(name: str, policy: str, experience: str, size: Size, done: Mapping[str,
     if name == "no_reasoning":
         return [demo_pipeline.experience_model(size.experience_epochs) | {"reasoning": False}, watched, measured]
     if name == "expert":
-        return [size.expert_iteration() | {"policy": policy, "experience_model": experience}, both]
+        imitated = size.imitation() | {"algorithm": "expert_iteration", "policy": policy}
+        return [size.reinforcement() | imitated | {"experience_model": experience}, both]
+    if name == "more_sft":
+        return [{"kind": "train_policy", "algorithm": "sft", "policy": policy} | size.imitation(), real]
     if name == "real":
         episodes = size.iterations * size.tasks_per_iteration * size.group_size
         budget = episodes * demo_pipeline.MAX_STEPS

@@ -19,6 +19,7 @@ _SHOWN_METRICS = (
 )
 _QUIET = frozenset({"metric", "end", "job.created", "dispatch.sent", "model.published"})
 """Events that are no news for people: points of curves, and what another line says already."""
+_MEASURED = ("state_exact", "rollout_consistency", "invalid_recall")
 _ITERATION = ("success", "reward", "kl", "entropy", "invalid_rate", "groups_used", "groups_zero_variance")
 
 
@@ -82,6 +83,9 @@ class Progress:
             return f"{name}: iteration {data.get('iteration')}  {'  '.join(measured)}"
         if event.type == "model.registered":
             return f"{data.get('role', '')} model {data.get('version', '')} is ready"
+        if event.type == "model.measured":
+            shares = [f"{name.replace('_', ' ')} {data[name]:.0%}" for name in _MEASURED if _is_number(data.get(name))]
+            return f"experience model {data.get('version', '')} measured: {', '.join(shares)}"
         words = data.get("message") or data.get("text") or data.get("note")
         rest = words or ", ".join(
             f"{key} {value}" for key, value in data.items() if key != "stage" and _is_short(value)

@@ -39,6 +39,7 @@ class EpisodeRequest:
     retrieved_per_step: int = -1
     self_judged: bool = False
     dream_share_cap: float = 0.0
+    exclude_own_task: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ class DreamEpisode:
         action = one_line(action)
         if not action:
             return self._refuse_silence()
-        hits = await self._retriever.similar(self._scope, self.state, action)
+        excluded = self._request.task.id if self._request.exclude_own_task else ""
+        hits = await self._retriever.similar(self._scope, self.state, action, exclude_task_id=excluded)
         predicted = await predict(
             self._model,
             self._session,

@@ -47,6 +47,7 @@ def read_reset(reset: env_pb.Reset) -> EpisodeRequest:
         retrieved_per_step=reset.retrieved_per_step,
         self_judged=reset.self_judged,
         dream_share_cap=read_share(reset.dream_share_cap),
+        exclude_own_task=reset.exclude_own_task,
     )
 
 

@@ -67,13 +67,14 @@ def measure(predictions: Sequence[Prediction]) -> dict[str, Any]:
     made = [p for p in predictions if p.predicted is not None]
     exact = [is_exact(p) for p in predictions]
     similarity = [similar(p) for p in predictions]
+    done = _f1([(p.real.done, bool(p.predicted and p.predicted.done)) for p in predictions])
     return {
         "n": len(predictions),
         "state_exact": asdict(wilson(sum(exact), len(exact))),
         "state_similarity": sum(similarity) / len(similarity) if similarity else 0.0,
         "success": _f1([(p.real.success, bool(p.predicted and p.predicted.success)) for p in predictions]),
         "success_self_judged": _f1([(p.real.success, p.self_judged) for p in predictions]),
-        "done": (done := _f1([(p.real.done, bool(p.predicted and p.predicted.done)) for p in predictions])),
+        "done": done,
         "done_f1": done["f1"],
         "invalid_action": _f1(
             # A malformed output counts as the wrong answer, whichever that is.

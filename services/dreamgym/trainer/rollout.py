@@ -7,13 +7,12 @@ log-probabilities, are the training record: text is never tokenised again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
@@ -22,12 +21,11 @@ from dreamgym.core.action_choices import ActionChooser, token_choices
 from dreamgym.core.episodes import Episode, Source, Task, TerminationReason, Transition
 from dreamgym.core.errors import CapacityError, ContextOverflowError, DeadlineError, DreamGymError
 from dreamgym.core.jobs import Rollouts
-from dreamgym.inference.engine import Engine, GenerationRequest
+from dreamgym.inference.engine import Engine, Generation, GenerationRequest
 from dreamgym.trainer.action_space import ActionSpace, Allowed, allowed_along, forced
+from dreamgym.trainer.play_stream import PlayStream
 from dreamgym.v1 import environment_pb2 as pb
-from dreamgym.v1 import environment_pb2_grpc
 from dreamgym.wire.convert import task_to_proto, termination_from_proto, transition_from_observation
-from dreamgym.wire.errors import error_from_failure, error_from_rpc
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -92,6 +90,21 @@ class PlayedEpisode:
         return Episode(self.id, self.task, source, tuple(self.transitions), self.termination)
 
 
+def figures_of(played: Sequence[PlayedEpisode]) -> dict[str, float]:
+    """How an iteration's episodes went, over those that count; the others are `failed_episodes`."""
+    counted = [episode for episode in played if episode.counts]
+    steps = sum(len(episode.transitions) for episode in counted)
+    # An episode that the budget cut off did not fail: it is left out, and counted apart.
+    cut_off = sum(episode.termination is TerminationReason.BUDGET for episode in played)
+    return {
+        "success": sum(e.success for e in counted) / len(counted) if counted else 0.0,
+        "invalid_rate": sum(e.invalid_actions for e in counted) / steps if steps else 0.0,
+        "mean_steps": steps / len(counted) if counted else 0.0,
+        "failed_episodes": len(played) - len(counted) - cut_off,
+        "cut_off_by_budget": cut_off,
+    }
+
+
 @dataclass(frozen=True)
 class World:
     """Where episodes are played: an `Environment` service and what its resets need."""
@@ -105,6 +118,8 @@ class World:
     retrieved_per_step: int = -1
     self_judged: bool = False
     dream_share_cap: float = 0.0
+    exclude_own_task: bool = False
+    """Retrieval leaves out what is stored of the episode's own task: it would tell the answer that is measured."""
     adapter: str = ""
     transition_budget: int = 0
     budget_id: str = ""
@@ -112,26 +127,25 @@ class World:
     space: ActionSpace | None = None
     """What actions may consist of; None: any text."""
 
-    def reset(self, task: Task, episode_id: str, seed: int, max_steps: int, policy_version: str) -> pb.PlayRequest:
-        return pb.PlayRequest(
-            reset=pb.Reset(
-                environment_id=self.environment_id,
-                task=task_to_proto(task),
-                episode_id=episode_id,
-                seed=seed,
-                max_steps=max_steps,
-                job_id=self.job_id,
-                experience_model=self.experience_model,
-                replay_cursor=self.replay_cursor,
-                retrieved_per_step=self.retrieved_per_step,
-                self_judged=self.self_judged,
-                dream_share_cap=self.dream_share_cap,
-                adapter=self.adapter,
-                transition_budget=self.transition_budget,
-                budget_id=self.budget_id,
-                record=self.record,
-                policy_version=policy_version,
-            )
+    def reset(self, task: Task, episode_id: str, seed: int, max_steps: int, policy_version: str) -> pb.Reset:
+        return pb.Reset(
+            environment_id=self.environment_id,
+            task=task_to_proto(task),
+            episode_id=episode_id,
+            seed=seed,
+            max_steps=max_steps,
+            job_id=self.job_id,
+            experience_model=self.experience_model,
+            replay_cursor=self.replay_cursor,
+            retrieved_per_step=self.retrieved_per_step,
+            self_judged=self.self_judged,
+            dream_share_cap=self.dream_share_cap,
+            exclude_own_task=self.exclude_own_task,
+            adapter=self.adapter,
+            transition_budget=self.transition_budget,
+            budget_id=self.budget_id,
+            record=self.record,
+            policy_version=policy_version,
         )
 
 
@@ -216,34 +230,32 @@ class _Player:
 
     async def play(self) -> PlayedEpisode:
         started = time.monotonic()
-        stub: Any = environment_pb2_grpc.EnvironmentStub(self.world.channel)
-        stream = stub.Play()
+        world, attempt = self.world, self.attempt
+        stream = PlayStream(
+            world.channel, f"{world.source} environment", attempt.episode_id, self.rollouts.turn_deadline_s
+        )
         try:
             await self._episode(stream)
-        except grpc.RpcError as error:
-            self._fail(error_from_rpc(error, service=f"{self.world.source} environment"))
-        except ContextOverflowError as error:  # the policy's own window; a dream's is a failure, noted already
-            self._fail(error, TerminationReason.CONTEXT_OVERFLOW)
         except DreamGymError as error:
-            self._fail(error)
+            if error is stream.fault:
+                self._fail(error, stream.fault_reason)
+            elif isinstance(error, ContextOverflowError):  # of the policy's own window
+                self._fail(error, TerminationReason.CONTEXT_OVERFLOW)
+            else:
+                self._fail(error)
         finally:
-            # Ends the call's own writer too, which would wait for another move for ever.
-            with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
-                await stream.done_writing()
-            stream.cancel()
-            await self.engine.release(self.attempt.episode_id)
+            await stream.close()
+            await self.engine.release(attempt.episode_id)
         self.episode.seconds = time.monotonic() - started
         return self.episode
 
-    async def _episode(self, stream: Any) -> None:
+    async def _episode(self, stream: PlayStream) -> None:
         episode, attempt, rollouts = self.episode, self.attempt, self.rollouts
-        await self._send(
-            stream,
+        observation = await stream.reset(
             self.world.reset(
                 attempt.task, attempt.episode_id, attempt.world_seed, rollouts.max_steps, episode.policy_version
-            ),
+            )
         )
-        observation = await self._observe(stream)
         state = observation.state
         episode.model_version = observation.model_version
         if self.world.space is not None and self.world.space.rules is not None:
@@ -253,8 +265,7 @@ class _Player:
         for step in range(rollouts.max_steps):
             self.check()
             action = await self._act(step)
-            await self._send(stream, pb.PlayRequest(act=pb.Act(action=action)))
-            observation = await self._observe(stream)
+            observation = await stream.act(action)
             self._note(state, action, observation)
             if self.chooser is not None:
                 self.chooser.follow(action, observation.state)
@@ -272,31 +283,8 @@ class _Player:
             self._read(policy_prompt.after_action(state))
         else:
             episode.termination = TerminationReason.STEP_LIMIT
-        with contextlib.suppress(asyncio.InvalidStateError):  # the environment may have ended the stream first
-            await stream.done_writing()
-        if self.world.record:
-            # The stream ends when the episode is in the replay store; what comes next may read it there.
-            await self._within_deadline(stream.read(), "environment")
-
-    async def _send(self, stream: Any, request: pb.PlayRequest) -> None:
-        # A stream that ended between two turns refuses the write; reading the answer then says why it ended.
-        with contextlib.suppress(asyncio.InvalidStateError):
-            await self._within_deadline(stream.write(request), "environment")
-
-    async def _observe(self, stream: Any) -> pb.Observation:
-        response: Any = await self._within_deadline(stream.read(), "environment")
-        if response is grpc.aio.EOF:
-            # The stream's status says why it ended early.
-            code, details = await stream.code(), await stream.details()
-            raise DreamGymError(f"The episode's stream ended early: {code.name} {details}.", remedy="See its log.")
-        if response.HasField("failure"):
-            error = error_from_failure(response.failure)
-            reason = termination_from_proto(response.failure.termination)
-            # A fault of the environment says nothing about the policy, whatever it calls itself.
-            self._fail(error, None if reason is None or reason.is_outcome else reason)
-            raise error
-        observation: pb.Observation = response.observation
-        return observation
+        # A recorded stream ends when the episode is in the replay store; what comes next may read it there.
+        await stream.finish(until_stored=self.world.record)
 
     async def _act(self, step: int) -> str:
         episode = self.episode
@@ -316,7 +304,7 @@ class _Player:
             allowed=allowed,
             choices=choices or None,
         )
-        generation = await self._within_deadline(self.engine.generate(request), "policy engine")
+        generation = await self._generated(request)
         episode.policy_version = generation.model_version
         episode.ids += generation.token_ids
         episode.sampled += [True] * len(generation.token_ids)
@@ -327,12 +315,12 @@ class _Player:
             self._read(policy_prompt.END_OF_ACTION)
         return policy_prompt.one_line(self.engine.decode(generation.token_ids))
 
-    async def _within_deadline(self, awaitable: Awaitable[T], who: str) -> T:
+    async def _generated(self, request: GenerationRequest) -> Generation:
         try:
-            return await asyncio.wait_for(awaitable, self.rollouts.turn_deadline_s)
+            return await asyncio.wait_for(self.engine.generate(request), self.rollouts.turn_deadline_s)
         except TimeoutError as error:
             raise DeadlineError(
-                f"The {who} took longer than {self.rollouts.turn_deadline_s} s for one turn of {self.attempt.episode_id}.",
+                f"The policy engine took longer than {self.rollouts.turn_deadline_s} s for one turn of {request.session}.",
                 remedy="Raise rollouts.turn_deadline_s or lower rollouts.concurrency.",
             ) from error
 

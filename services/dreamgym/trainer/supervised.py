@@ -101,7 +101,7 @@ async def train_supervised(
         run.losses.append(loss)
         context.metric(name, done, loss)
         context.metric("gradient_norm", done, norm)
-        context.metric("progress", done, done / total)
+        context.progress(done / total)
         if (began := time.monotonic()) > next_save:
             progress = {"done": done, "tokens": run.tokens, "losses": run.losses[-200:], "seconds": watch.seconds}
             if run.losses and len(run.losses) > 200:

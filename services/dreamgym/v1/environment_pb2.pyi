@@ -197,6 +197,7 @@ class Reset(message.Message):
     RECORD_FIELD_NUMBER: builtins.int
     BUDGET_ID_FIELD_NUMBER: builtins.int
     DREAM_SHARE_CAP_FIELD_NUMBER: builtins.int
+    EXCLUDE_OWN_TASK_FIELD_NUMBER: builtins.int
     environment_id: builtins.str
     episode_id: builtins.str
     seed: builtins.int
@@ -223,6 +224,8 @@ class Reset(message.Message):
     """Name of the budget, so that stages of one job can have one each."""
     dream_share_cap: builtins.float
     """Dream only: largest share of dream transitions among those retrieved for a step, 0 to 1; 0: none."""
+    exclude_own_task: builtins.bool
+    """Dream only: retrieval leaves out every stored episode of this task, for measuring how faithful the dream is."""
     @builtins.property
     def task(self) -> Task: ...
     @builtins.property
@@ -251,10 +254,11 @@ class Reset(message.Message):
         record: builtins.bool = ...,
         budget_id: builtins.str = ...,
         dream_share_cap: builtins.float = ...,
+        exclude_own_task: builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["adapter", b"adapter", "budget_id", b"budget_id", "dream_share_cap", b"dream_share_cap", "environment_id", b"environment_id", "episode_id", b"episode_id", "experience_model", b"experience_model", "history", b"history", "job_id", b"job_id", "max_steps", b"max_steps", "policy_version", b"policy_version", "record", b"record", "replay_cursor", b"replay_cursor", "retrieved_per_step", b"retrieved_per_step", "seed", b"seed", "self_judged", b"self_judged", "task", b"task", "transition_budget", b"transition_budget"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["adapter", b"adapter", "budget_id", b"budget_id", "dream_share_cap", b"dream_share_cap", "environment_id", b"environment_id", "episode_id", b"episode_id", "exclude_own_task", b"exclude_own_task", "experience_model", b"experience_model", "history", b"history", "job_id", b"job_id", "max_steps", b"max_steps", "policy_version", b"policy_version", "record", b"record", "replay_cursor", b"replay_cursor", "retrieved_per_step", b"retrieved_per_step", "seed", b"seed", "self_judged", b"self_judged", "task", b"task", "transition_budget", b"transition_budget"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dreamgym.core.jobs import TrainPolicy
-from dreamgym.trainer.stages.reinforce import plan_of
+from dreamgym.trainer.stages.iteration import plan_of
 
 
 def test_the_step_limit_grows_in_equal_stretches_up_to_the_rollouts_own() -> None:

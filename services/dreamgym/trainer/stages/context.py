@@ -53,6 +53,8 @@ class StageContext:
     stage: int
     environment: jobs_pb2.EnvironmentRecord
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
+    progress_span: tuple[float, float] = (0.0, 1.0)
+    """The part of the stage that `progress` is told of, for a stage of several parts."""
     _channels: dict[str, grpc.aio.Channel] = field(default_factory=dict)
 
     @property
@@ -65,6 +67,12 @@ class StageContext:
 
     def metric(self, name: str, step: int, value: float) -> None:
         self.session.metric(self.stage, name, step, value)
+
+    def progress(self, share: float) -> None:
+        """How much of the stage (of its part, see `progress_span`) is done, 0 to 1."""
+        first, last = self.progress_span
+        done = first + (last - first) * min(1.0, share)
+        self.metric("progress", round(1e6 * done), done)  # the newest is the one of the highest step
 
     def channel(self, service: str) -> grpc.aio.Channel:
         """The channel to `replay`, `experience`, `curriculum` or `bridge`, opened once."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dreamgym.core.admission import admission_of
+from dreamgym.core.environment_settings import settings_of
 from dreamgym.core.episodes import Source
 from dreamgym.trainer.rollout import PlayedEpisode
 from dreamgym.trainer.stages.context import StageContext
@@ -25,7 +25,7 @@ class Enrichment:
 
     def __init__(self, context: StageContext) -> None:
         self.context = context
-        self.policy = admission_of(load_json(context.environment.settings))
+        self.policy = settings_of(context.environment.settings).admission
         self._replay = replay_pb2_grpc.ReplayStub(context.channel("replay"))
         self._timeout_s = context.settings.call_deadline_s
 

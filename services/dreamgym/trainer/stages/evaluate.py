@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from dreamgym.core.admission import admission_of
+from dreamgym.core.environment_settings import settings_of
 from dreamgym.core.episodes import Source, Task
 from dreamgym.core.errors import InvalidInputError
 from dreamgym.core.jobs import Evaluate
@@ -14,7 +14,6 @@ from dreamgym.core.statistics import wilson
 from dreamgym.inference.local import LocalEngine
 from dreamgym.trainer.rollout import Attempt, PlayedEpisode, World, play_all, seed_of
 from dreamgym.trainer.stages.context import ModelReference, StageContext, Stopwatch
-from dreamgym.wire.convert import load_json
 
 
 async def run(context: StageContext, spec: Evaluate) -> dict[str, Any]:
@@ -79,7 +78,7 @@ async def dream_world(
         replay_cursor=await context.replay_cursor(),
         retrieved_per_step=-1 if retrieved_per_step is None else retrieved_per_step,
         self_judged=self_judged,
-        dream_share_cap=admission_of(load_json(context.environment.settings)).retrieved_share,
+        dream_share_cap=settings_of(context.environment.settings).admission.retrieved_share,
     )
 
 

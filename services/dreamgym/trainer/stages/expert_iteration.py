@@ -7,7 +7,7 @@ trained on both from where it stood. What was sampled is kept in the object stor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,30 +22,43 @@ from dreamgym.inference.local import LocalEngine
 from dreamgym.trainer.checkpoints import StageCheckpoints
 from dreamgym.trainer.model_files import hash_of, read_card
 from dreamgym.trainer.policy_data import choose_demonstrations
-from dreamgym.trainer.rollout import PlayedEpisode
+from dreamgym.trainer.rollout import PlayedEpisode, figures_of
 from dreamgym.trainer.stages.context import ModelReference, StageContext, Stopwatch
 from dreamgym.trainer.stages.curriculum_run import CurriculumRun
+from dreamgym.trainer.stages.enrichment import Enrichment
 from dreamgym.trainer.stages.imitation import imitate
-from dreamgym.trainer.stages.reinforce import Plan, plan_of, play_groups, refuse_outage, world_of
+from dreamgym.trainer.stages.iteration import (
+    Plan,
+    plan_of,
+    play_groups,
+    refuse_outage,
+    report_iteration,
+    world_of,
+)
 from dreamgym.v1 import replay_pb2
 from dreamgym.wire.convert import episode_from_proto, episode_to_proto
 
+SAMPLING_SHARE = 0.5
+"""The part of the stage's progress, and of its time limit, that sampling takes."""
+
 
 async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
-    if spec.source != "dream":
+    if spec.source != "dream" or spec.canary_every:
         raise InvalidInputError(
-            "Expert iteration samples in the dream only.", remedy="Set source to dream, or the algorithm to grpo."
+            "Expert iteration samples in the dream only, and its policy does not change under a canary.",
+            remedy="Set source to dream and canary_every to 0, or the algorithm to grpo.",
         )
     watch = Stopwatch()
     plan = plan_of(spec)
     parent = await context.resolve(spec.policy, "policy")
     seeds = await context.episodes(Source.SEED, Source.REAL, splits=("train",))
-    kept, curve, experience_version = await _sample(context, spec, plan, parent)
+    kept, curve, experience_version = await _sample(context, spec, plan, parent, watch)
     if not kept:
         raise InvalidInputError(
             "The policy succeeded in no dream, so there is nothing to imitate.",
             remedy="Warm-start it on more demonstrations, or sample more iterations.",
         )
+    context.progress_span = (SAMPLING_SHARE, 1.0)
     shown = choose_demonstrations(seeds, spec.demonstrations)
     card = read_card(parent.path)
     rules = ActionRules.model_validate(card["action_rules"]) if card.get("action_rules") else None
@@ -57,6 +70,7 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
         kind=card.get("action_vocabulary", OPEN),
         rules=rules,
         named_in=seeds,
+        time_limit_s=None if spec.time_limit_s is None else max(1.0, spec.time_limit_s - watch.seconds),
     )
     manifest = {"config": spec.model_dump(mode="json"), "data": hash_of([e.id for e in [*shown, *kept]])}
     named = await context.publish("policy", trained.state.model, parent, manifest=manifest)
@@ -86,12 +100,14 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
 
 
 async def _sample(
-    context: StageContext, spec: TrainPolicy, plan: Plan, parent: ModelReference
+    context: StageContext, spec: TrainPolicy, plan: Plan, parent: ModelReference, watch: Stopwatch
 ) -> tuple[list[Episode], list[dict[str, Any]], str]:
     """Successes worth imitating, what each iteration brought, and the version of the dream."""
     world, experience_version = await world_of(context, spec, plan)
     engine = LocalEngine(parent.path, parent.version, slots=context.settings.trainer_slots)
     curriculum = CurriculumRun(context)
+    context.progress_span = (0.0, SAMPLING_SHARE)
+    limit = None if spec.time_limit_s is None else SAMPLING_SHARE * spec.time_limit_s
     kept: list[Episode] = []
     curve: list[dict[str, Any]] = []
     try:
@@ -101,20 +117,29 @@ async def _sample(
             synthetic_share=plan.synthetic_share,
             experience_model=experience_version,
         )
-        for number in range(plan.iterations):
-            context.check()
-            location = f"{_sampled_under(context)}/{number:06d}"
-            if not context.store.exists(location):
-                tasks, groups = await play_groups(context, plan, world, engine, curriculum, number)
-                refuse_outage([episode for group in groups for episode in group], world)
-                await curriculum.report(number, tasks, groups)
-                _keep(context, location, groups, spec.imitated_per_group, number)
+        done = context.store.listed(_sampled_under(context))
+        for location in done:
             point, successes = _kept(context, location)
             kept += successes
             curve.append(point)
-            for name in ("success", "invalid_rate", "mean_steps"):
-                context.metric("dream_success" if name == "success" else name, number, point[name])
-            context.session.event("iteration.finished", stage=context.stage, **point)
+        enrichment = Enrichment(context)
+        cursor = await enrichment.open(curve[-1]["replay_cursor"] if curve else 0)
+        for number in range(len(done), plan.iterations):
+            context.check()
+            if curve and limit is not None and watch.exceeded(limit, ahead=watch.seconds / len(curve)):
+                break
+            world = replace(world, replay_cursor=cursor)
+            tasks, groups = await play_groups(context, plan, world, engine, curriculum, number)
+            played = [episode for group in groups for episode in group]
+            refuse_outage(played, world)
+            await curriculum.report(number, tasks, groups)
+            cursor = await enrichment.store(number, played, cursor)
+            location = f"{_sampled_under(context)}/{number:06d}"
+            _keep(context, location, groups, spec.imitated_per_group, {"iteration": number, "replay_cursor": cursor})
+            point, successes = _kept(context, location)
+            kept += successes
+            curve.append(point)
+            report_iteration(context, world, {name: value for name, value in point.items() if name != "replay_cursor"})
     finally:
         await engine.close()
     return kept, curve, experience_version
@@ -133,20 +158,19 @@ def best_successes(group: Iterable[PlayedEpisode], most: int) -> list[PlayedEpis
 
 
 def _keep(
-    context: StageContext, location: str, groups: Sequence[Sequence[PlayedEpisode]], most: int, number: int
+    context: StageContext,
+    location: str,
+    groups: Sequence[Sequence[PlayedEpisode]],
+    most: int,
+    place: Mapping[str, int],
 ) -> None:
     """Publish an iteration's successes and figures."""
     played = [episode for group in groups for episode in group]
-    counted = [episode for episode in played if episode.counts]
-    steps = sum(len(episode.transitions) for episode in counted)
     successes = [episode for group in groups for episode in best_successes(group, most)]
     point = {
-        "iteration": number,
-        "success": sum(e.success for e in counted) / len(counted) if counted else 0.0,
-        "invalid_rate": sum(e.invalid_actions for e in counted) / steps if steps else 0.0,
-        "mean_steps": steps / len(counted) if counted else 0.0,
+        **place,
+        **figures_of(played),
         "episodes": len(played),
-        "failed_episodes": len(played) - len(counted),
         "imitated": len(successes),
         "transitions": sum(len(e.transitions) for e in played),
         "tokens": sum(e.policy_tokens + e.environment_tokens for e in played),

@@ -10,15 +10,24 @@ from typing import Any
 import grpc
 
 from dreamgym.core.episodes import Episode, Source, Task, TerminationReason, Transition
-from dreamgym.core.errors import FidelityTooLowError, InvalidInputError, ModelOutputError
+from dreamgym.core.errors import (
+    DreamGymError,
+    FidelityTooLowError,
+    InvalidInputError,
+    ModelOutputError,
+    UnavailableError,
+)
 from dreamgym.core.fidelity_floor import summary_of
 from dreamgym.core.jobs import MeasureFidelity
 from dreamgym.trainer.experience_data import AnnotatedEpisode
 from dreamgym.trainer.fidelity import Prediction, Rollout, measure, measure_rollouts
 from dreamgym.trainer.model_files import read_card
-from dreamgym.trainer.stages.context import StageContext, Stopwatch
+from dreamgym.trainer.play_stream import PlayStream
+from dreamgym.trainer.rollout import World
+from dreamgym.trainer.stages.context import ModelReference, StageContext, Stopwatch
+from dreamgym.trainer.stages.evaluate import dream_world
 from dreamgym.trainer.stages.experience_model import annotate
-from dreamgym.v1 import environment_pb2, environment_pb2_grpc, experience_pb2, experience_pb2_grpc
+from dreamgym.v1 import environment_pb2, experience_pb2, experience_pb2_grpc
 from dreamgym.wire.convert import task_to_proto, termination_from_proto, transition_from_observation
 from dreamgym.wire.errors import error_from_rpc
 
@@ -68,7 +77,7 @@ async def run(context: StageContext, spec: MeasureFidelity) -> dict[str, Any]:
                 return Prediction(episode.task.instruction, real, None, step=step)
             finally:
                 finished += 1
-                context.metric("progress", finished, finished / total)
+                context.progress(finished / total)
         seen = answer.observation
         predicted = transition_from_observation(real.state, real.action, seen)
         own_flag = termination_from_proto(seen.termination) is TerminationReason.SUCCESS
@@ -81,7 +90,7 @@ async def run(context: StageContext, spec: MeasureFidelity) -> dict[str, Any]:
     )
     measured = measure(predictions)
     context.metric("state_exact", 1, measured["state_exact"]["value"])
-    rollouts = await replay(context, model.version, annotated[: spec.replayed_episodes], known)
+    rollouts = await replay(context, model, annotated[: spec.replayed_episodes], known)
     result = {
         **measured,
         "rollouts": measure_rollouts(rollouts),
@@ -103,66 +112,42 @@ async def run(context: StageContext, spec: MeasureFidelity) -> dict[str, Any]:
 
 
 async def replay(
-    context: StageContext, model: str, annotated: Sequence[AnnotatedEpisode], known: Mapping[str, Task]
+    context: StageContext, model: ModelReference, annotated: Sequence[AnnotatedEpisode], known: Mapping[str, Task]
 ) -> list[Rollout]:
-    """Play the actions of recorded episodes again in the dream, each in the world that its recording reveals."""
-    stub: Any = environment_pb2_grpc.EnvironmentStub(context.channel("experience"))
-    cursor = await context.replay_cursor()
+    """Play the actions of recorded episodes again in the dream, each in the world that its recording reveals.
+
+    Nothing stored of an episode's own task is retrieved: the recorded step itself would be the nearest.
+    """
+    dream = replace(await dream_world(context, model), exclude_own_task=True)
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def play(item: AnnotatedEpisode) -> Rollout:
-        episode = item.episode
-        task = known.get(episode.task.id, episode.task)
-        world = {"sheet": item.world_sheet, "fixed": True}
-        reset = environment_pb2.Reset(
-            environment_id=context.environment_id,
-            task=task_to_proto(
-                replace(task, initial_state=episode.transitions[0].state, metadata={**task.metadata, "world": world})
-            ),
-            max_steps=len(episode.transitions),
-            job_id=context.session.job_id,
-            experience_model=model,
-            replay_cursor=cursor,
-            retrieved_per_step=-1,
-        )
-        actions = [transition.action for transition in episode.transitions]
         async with gate:
             context.check()
-            stream = stub.Play()
-            try:
-                dreamed = await _dreamed(stream, reset, actions, context.settings.call_deadline_s)
-            except grpc.RpcError as error:
-                raise error_from_rpc(error, service="experience") from error
-            finally:
-                stream.cancel()
-        return Rollout(episode.transitions, tuple(dreamed or ()), failed=dreamed is None, instruction=task.instruction)
+            return await _replayed(dream, item, known, context.settings.call_deadline_s)
 
     return list(await asyncio.gather(*map(play, annotated)))
 
 
-async def _dreamed(
-    stream: Any, reset: environment_pb2.Reset, actions: Sequence[str], deadline_s: float
-) -> list[Transition] | None:
-    """What the dream answers to the actions until it is over; None if it breaks off with a fault."""
-    found: list[Transition] = []
-    await stream.write(environment_pb2.PlayRequest(reset=reset))
-    seen = await _observed(stream, deadline_s)
-    for action in actions:
-        if seen is None or seen.done:
-            break
-        state = seen.state
-        await stream.write(environment_pb2.PlayRequest(act=environment_pb2.Act(action=action)))
-        if (seen := await _observed(stream, deadline_s)) is not None:
-            found.append(transition_from_observation(state, action, seen))
-    return None if seen is None else found
-
-
-async def _observed(stream: Any, deadline_s: float) -> environment_pb2.Observation | None:
+async def _replayed(dream: World, item: AnnotatedEpisode, known: Mapping[str, Task], deadline_s: float) -> Rollout:
+    real = item.episode.transitions
+    task = known.get(item.episode.task.id, item.episode.task)
+    world = {"sheet": item.world_sheet, "fixed": True}
+    task = replace(task, initial_state=real[0].state, metadata={**task.metadata, "world": world})
+    stream = PlayStream(dream.channel, "dream environment", item.episode.id, deadline_s)
+    dreamed: list[Transition] = []
+    failed = False
     try:
-        answer = await asyncio.wait_for(stream.read(), deadline_s)
-    except TimeoutError:
-        return None
-    if answer is grpc.aio.EOF or answer.WhichOneof("result") != "observation":
-        return None
-    observation: environment_pb2.Observation = answer.observation
-    return observation
+        seen = await stream.reset(dream.reset(task, "", 0, len(real), ""))
+        for transition in real:
+            if seen.done:
+                break
+            state, seen = seen.state, await stream.act(transition.action)
+            dreamed.append(transition_from_observation(state, transition.action, seen))
+    except UnavailableError:
+        raise
+    except DreamGymError:  # a fault of this episode
+        failed = True
+    finally:
+        await stream.close()
+    return Rollout(real, tuple(dreamed), failed, task.instruction)

@@ -26,6 +26,7 @@ async def imitate(
     kind: str,
     rules: ActionRules | None,
     named_in: Sequence[Episode],
+    time_limit_s: float | None,
 ) -> SupervisedRun:
     """Minimise the negative log-likelihood of the episodes' accepted actions, `spec.epochs` times.
 
@@ -53,7 +54,7 @@ async def imitate(
         spec.optimizer,
         epochs=spec.epochs / count,
         pad_id=0,
-        time_limit_s=spec.time_limit_s,
+        time_limit_s=time_limit_s,
         name="policy_loss",
         space=context.action_space(kind, rules, encode, vocabulary_size(parent.path)),
     )

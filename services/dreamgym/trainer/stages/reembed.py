@@ -21,7 +21,7 @@ async def run(context: StageContext) -> dict[str, Any]:
     try:
         async for progress in stream:
             context.check()
-            context.metric("progress", progress.done, progress.done / max(1, progress.total))
+            context.progress(progress.done / max(1, progress.total))
     except grpc.RpcError as error:
         raise error_from_rpc(error, service="replay") from error
     finally:

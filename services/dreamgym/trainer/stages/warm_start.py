@@ -30,7 +30,9 @@ async def run(context: StageContext, spec: TrainPolicy) -> dict[str, Any]:
     if spec.action_vocabulary == CHOICES:
         rules = learn_rules(context.environment.action_format, seeds, refusals_of(seeds))
     kind = SEEN if spec.action_vocabulary == CHOICES and rules is None else spec.action_vocabulary
-    trained = await imitate(context, parent, chosen, spec, kind=kind, rules=rules, named_in=seeds)
+    trained = await imitate(
+        context, parent, chosen, spec, kind=kind, rules=rules, named_in=seeds, time_limit_s=spec.time_limit_s
+    )
     manifest = {"config": spec.model_dump(mode="json"), "data": hash_of([e.id for e in chosen])}
     card = {
         "action_vocabulary": kind,
